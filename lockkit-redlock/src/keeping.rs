@@ -33,36 +33,37 @@ impl Quorum {
         let renewals = (0..nodes).map(keep).collect();
         let limit = claim.call_limit();
         let (votes, late) = ballot::open(renewals, limit, is_settled).await;
-        if let Some(lasts) = reached(votes.iter().flatten().filter_map(Kept::good_until), quorum) {
-            // Where the hold was lost, it is taken again in the background: that is worth a vote at
-            // the next renewal, but not at this one, for which the hold was not there all the time.
-            let retake = {
-                let (this, holding, lanes) = (Arc::clone(self), holding.clone(), lanes.clone());
-                move |at| Arc::clone(&this).retake(at, holding.clone(), lanes.clone())
-            };
-            let lost =
-                votes.iter().enumerate().filter(|(_, vote)| vote.as_ref().is_some_and(is_lost));
-            let retaking = lost.map(|(at, _)| retake(at)).collect();
-            ballot::hold(retaking, Duration::ZERO, &self.stragglers, |_| true).await;
-            late.go_on(&self.stragglers, move |at, kept| {
-                let retaking = retake(at);
-                async move {
-                    if is_lost(&kept) {
-                        retaking.await;
-                    }
-                }
-            });
-            let ttl = lasts.saturating_duration_since(asked);
-            return Ok(Renewal::Held(Vouch::Lease { since: asked, ttl }));
-        }
-        late.go_on_unheard(&self.stragglers);
-        if count(&votes, is_lost) > nodes - quorum {
+        let lasts = reached(votes.iter().flatten().filter_map(Kept::good_until), quorum);
+        if lasts.is_none() && count(&votes, is_lost) > nodes - quorum {
+            late.go_on_unheard(&self.stragglers);
             // A minority may still have it, or a place from when the claim waited. The release that
             // follows a loss may be long in coming, and others want the lock.
             lanes.end();
             let clearing = (0..nodes).map(|at| self.clear_in_turn(at, claim, &lanes)).collect();
             ballot::hold(clearing, Duration::ZERO, &self.stragglers, |_| true).await;
             return Ok(Renewal::Lost);
+        }
+        // Where the hold was lost, it is taken again in the background: that is worth a vote at the
+        // next renewal, but not at this one, for which the hold was not there all the time. Also
+        // where this one fails: until the lease is over, no others have a majority.
+        let retake = {
+            let (this, holding, lanes) = (Arc::clone(self), holding.clone(), lanes.clone());
+            move |at| Arc::clone(&this).retake(at, holding.clone(), lanes.clone())
+        };
+        let lost = votes.iter().enumerate().filter(|(_, vote)| vote.as_ref().is_some_and(is_lost));
+        let retaking = lost.map(|(at, _)| retake(at)).collect();
+        ballot::hold(retaking, Duration::ZERO, &self.stragglers, |_| true).await;
+        late.go_on(&self.stragglers, move |at, kept| {
+            let retaking = retake(at);
+            async move {
+                if is_lost(&kept) {
+                    retaking.await;
+                }
+            }
+        });
+        if let Some(lasts) = lasts {
+            let ttl = lasts.saturating_duration_since(asked);
+            return Ok(Renewal::Held(Vouch::Lease { since: asked, ttl }));
         }
         let answered = count(&votes, |kept| !matches!(kept, Kept::Failed(_)));
         let failures = votes.into_iter().map(|vote| match vote {

@@ -14,7 +14,7 @@ use lockkit_redlock::RedlockDriver;
 use tokio::time::{Instant, sleep};
 
 use crate::support::{Mode, TestNode, claim, claim_to, nobody_there, over, settings};
-use crate::{TTL, left_behind, nodes, take};
+use crate::{TTL, apart, left_behind, nodes, take};
 
 #[tokio::test(start_paused = true)]
 async fn nodes_that_hang_or_are_down_hold_nobody_up() {
@@ -365,7 +365,7 @@ async fn ten_contenders_all_get_their_turn() {
     let (inside, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let mut tasks = Vec::new();
     for _ in 0..10 {
-        let locker = Locker::new(over(&nodes).await);
+        let locker = apart(over(&nodes).await);
         let (inside, done) = (inside.clone(), done.clone());
         tasks.push(tokio::spawn(async move {
             for _ in 0..20 {

@@ -27,6 +27,29 @@ async fn a_renewal_takes_a_majority_that_still_had_it() {
     assert_eq!(left_behind(&nodes).await, 0, "nothing of a lost hold stays");
 }
 
+/// Nodes that come back just when others go down.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_fails_has_taken_the_hold_at_nodes_that_are_back() {
+    let nodes = nodes::<5>();
+    let driver = over(&nodes).await;
+    let held = claim(TTL);
+    nodes[..2].iter().for_each(|node| node.set(Mode::Down));
+    take(&driver, &held).await.unwrap();
+    nodes[..2].iter().for_each(|node| node.set(Mode::Up));
+    nodes[2].set(Mode::Down);
+    driver.renew(&held).await.unwrap_err();
+    // Nodes that did not answer are not asked again at once.
+    for _ in 0..2 {
+        sleep(Duration::from_secs(2)).await;
+        _ = driver.renew(&held).await;
+    }
+    assert!(matches!(driver.renew(&held).await, Ok(Renewal::Held(_))));
+    nodes[2].set(Mode::Up);
+    driver.release(&held).await.unwrap();
+    sleep(TTL).await;
+    assert_eq!(left_behind(&nodes).await, 0);
+}
+
 /// As where a guard is dropped while a renewal is under way.
 #[tokio::test(start_paused = true)]
 async fn what_a_renewal_would_take_again_is_not_taken_after_the_release() {

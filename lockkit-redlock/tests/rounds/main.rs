@@ -11,7 +11,8 @@ mod waiting;
 
 use std::time::Duration;
 
-use lockkit_core::driver::{Attempt, Claim, Driver as _, Vouch};
+use lockkit_core::Locker;
+use lockkit_core::driver::{Attempt, Claim, Clock, Driver as _, Vouch};
 use lockkit_redlock::RedlockDriver;
 use tokio::time::sleep;
 
@@ -32,6 +33,12 @@ async fn take(driver: &RedlockDriver, claim: &Claim) -> Option<Duration> {
         Attempt::Taken(_) => None,
         other => panic!("{other:?}"),
     }
+}
+
+/// A locker whose end wakes nobody in another test. The clock of this machine would: from another
+/// thread, so that the virtual time there goes on before they have come to run.
+fn apart(driver: RedlockDriver) -> Locker {
+    Locker::builder(driver).clock(Clock::simulated()).build().unwrap()
 }
 
 /// What nodes still have, once everything that was under way has ended.

@@ -7,7 +7,7 @@ use lockkit_core::driver::{Attempt, Claim, Driver as _, Renewal};
 use tokio::time::{Instant, sleep};
 
 use crate::support::{Mode, TestNode, claim, over};
-use crate::{TTL, left_behind, nodes, take};
+use crate::{TTL, apart, left_behind, nodes, take};
 
 /// What was sent meanwhile may come late, and is waited for no longer than it takes.
 #[tokio::test(start_paused = true)]
@@ -118,7 +118,7 @@ async fn waiters_that_are_told_by_different_nodes_do_not_stay_in_each_others_way
                 let late = Duration::from_millis(if at == first { 1 } else { 20 });
                 node.set(Mode::Slow(late));
             }
-            let locker = Locker::new(over(&nodes).await);
+            let locker = apart(over(&nodes).await);
             let lock = locker.lock("wanted").unwrap();
             waiting.push(tokio::spawn(async move {
                 let guard = lock.acquire().await.unwrap();
