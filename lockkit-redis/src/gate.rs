@@ -30,6 +30,7 @@
 //! In a cluster, the gate and all keys that are written must be in one slot: give them the same
 //! hash tag, as above.
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use lockkit_core::FencingToken;
@@ -64,6 +65,11 @@ const MOST_WORDS: usize = 7_000;
 /// An empty pipeline only tells that the token is not stale, and keeps older ones out from then on.
 /// A holder that first reads, and then writes what follows from that, begins with one.
 ///
+/// Every argument that has the slot of the gate, by a hash tag, is declared as a key of the script,
+/// so that nothing is carried out unless all keys are where the gate is, also while a slot moves.
+/// A whole number of 2^53 or more that a command answers, as `INCR` may, is an error, since Lua
+/// rounds it: the commands were carried out, and `GET` tells it.
+///
 /// The user of the connection needs the rights `+evalsha +script|load +get +set`, besides those for
 /// the commands.
 ///
@@ -92,6 +98,8 @@ pub async fn pass<T: FromRedisValue>(
     let failed = |source| Error::of(gate, token, source);
     let mut script = SCRIPT.prepare_invoke();
     script.key(gate).arg(token.get());
+    let slot = hashed(gate.as_bytes());
+    let mut keys = BTreeSet::new();
     for command in writes.cmd_iter() {
         let words = command.args_iter();
         if words.len() > MOST_WORDS {
@@ -101,7 +109,14 @@ pub async fn pass<T: FromRedisValue>(
         script.arg(words.len());
         for word in words {
             match word {
-                Arg::Simple(word) => script.arg(word),
+                Arg::Simple(word) => {
+                    // While a slot moves, the server looks at what is declared alone: whether all
+                    // of it is there yet.
+                    if hashed(word) == slot && word != gate.as_bytes() && keys.insert(word) {
+                        script.key(word);
+                    }
+                    script.arg(word)
+                }
                 // A cursor, which stands for the beginning.
                 _ => script.arg("0"),
             };
@@ -113,6 +128,17 @@ pub async fn pass<T: FromRedisValue>(
         answers => answers,
     };
     from_redis_value(answers).map_err(|error| failed(error.into()))
+}
+
+/// What a cluster hashes of a key, to find its slot
+/// (<https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#hash-tags>).
+fn hashed(key: &[u8]) -> &[u8] {
+    let at = |sign, text: &[u8]| text.iter().position(|byte| *byte == sign);
+    let tag = at(b'{', key).and_then(|begin| {
+        let rest = &key[begin + 1..];
+        at(b'}', rest).map(|end| &rest[..end])
+    });
+    tag.filter(|tag| !tag.is_empty()).unwrap_or(key)
 }
 
 /// Why something did not pass a gate.

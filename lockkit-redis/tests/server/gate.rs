@@ -29,7 +29,13 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_gate_answers_as_a_pipeline_does", || REDIS.start(), answers),
         trial("a_gate_that_is_something_else_is_left_alone", || REDIS.start(), foreign),
         trial("a_gate_stands_before_a_script_of_ones_own", || REDIS.start(), own_script),
+        trial("a_gate_rounds_no_answer", || REDIS.start(), large),
         trial("a_gate_goes_with_its_slot", one_node, in_a_cluster),
+        trial(
+            "a_gate_whose_slot_moves_lets_all_through_or_nothing",
+            || RedisCluster::start(std::time::Duration::from_secs(5)),
+            moving,
+        ),
         trial("a_gate_outlives_forgotten_scripts", || REDIS.start(), forgotten),
         trial("a_gate_needs_few_rights", || REDIS.start(), rights),
         trial("a_stopped_holder_changes_nothing", || REDIS.start(), stopped),
@@ -114,6 +120,20 @@ async fn answers(server: Server) {
     assert_eq!(raw.ask::<(i64, i64)>(&["MGET", PIECES, GATE]).await, (4, 2));
 }
 
+async fn large(server: Server) {
+    let (mut connection, mut raw) = (connect(&server).await, Raw::connect(&server.url()).await);
+    raw.ask::<()>(&["SET", PIECES, &((1_i64 << 53) - 2).to_string()]).await;
+    let mut writes = pipe();
+    writes.incr(PIECES, 1);
+    let pieces: [i64; 1] = gate::pass(&mut connection, GATE, token(1), &writes).await.unwrap();
+    assert_eq!(pieces, [(1 << 53) - 1]);
+    writes.get(PIECES);
+    let error =
+        gate::pass::<(i64, i64)>(&mut connection, GATE, token(1), &writes).await.unwrap_err();
+    assert!(causes(&error).contains("too large a number"), "{error:?}");
+    assert_eq!(raw.ask::<i64>(&["GET", PIECES]).await, 1 << 53);
+}
+
 async fn foreign(server: Server) {
     let (mut connection, mut raw) = (connect(&server).await, Raw::connect(&server.url()).await);
     for value in ["", "mine", "-1", "007", "99999999999999999999", "7 "] {
@@ -161,6 +181,34 @@ async fn in_a_cluster(server: Server) {
     let refused = gate::pass::<()>(&mut connection, GATE, token(1), &set(2)).await;
     assert!(matches!(refused, Err(Error::Stale { .. })), "{refused:?}");
     assert_eq!(raw.ask::<i64>(&["GET", PIECES]).await, 1);
+}
+
+async fn moving(cluster: RedisCluster) {
+    const OTHER: &str = "{stock}:other";
+    let members = cluster.members();
+    let slot = Raw::connect(&members[0].url()).await.ask(&["CLUSTER", "KEYSLOT", GATE]).await;
+    let from = cluster.owner(slot);
+    let to = (from + 1) % 3;
+    let mut writes = pipe();
+    writes.incr(PIECES, 1).incr(OTHER, 1);
+    let mut source = connect(&members[from]).await;
+    gate::pass::<()>(&mut source, GATE, token(1), &writes).await.unwrap();
+    cluster.begin_to_move(slot, to);
+    for key in [OTHER, GATE] {
+        cluster.move_key(slot, to, key);
+        // As one follows a key that has gone ahead.
+        let mut target = connect(&members[to]).await;
+        redis::cmd("ASKING").exec_async(&mut target).await.unwrap();
+        for connection in [&mut source, &mut target] {
+            let error = gate::pass::<()>(connection, GATE, token(1), &writes).await.unwrap_err();
+            assert!(matches!(error, Error::Redis { .. }), "{error:?}");
+        }
+    }
+    cluster.move_key(slot, to, PIECES);
+    cluster.end_move(slot, to);
+    let mut target = connect(&members[to]).await;
+    let sums: (i64, i64) = gate::pass(&mut target, GATE, token(1), &writes).await.unwrap();
+    assert_eq!(sums, (2, 2));
 }
 
 async fn forgotten(server: Server) {
