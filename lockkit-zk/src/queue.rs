@@ -161,9 +161,16 @@ impl<'a> Request<'a> {
                 Err(failure) if failure.is_lasting() => {
                     return Err(self.withdraw(entry, &node, failure).await);
                 }
-                Err(failure) => return Err(failure.with_traces()),
+                Err(failure) => {
+                    // What an earlier session has left is to be looked for again.
+                    entry.set(Trace::Doubt(self.session.clone()));
+                    return Err(failure.with_traces());
+                }
             };
-            self.remove_older(&node, queue.iter().flatten()).await.map_err(Failure::with_traces)?;
+            if let Err(failure) = self.remove_older(&node, queue.iter().flatten()).await {
+                entry.set(Trace::Doubt(self.session.clone()));
+                return Err(failure.with_traces());
+            }
             return Ok((node, queue));
         }
         Err(Failure::Client(Error::NoNode).without_effect())

@@ -110,6 +110,29 @@ async fn older(server: Server) {
     let nodes = place.nodes().await;
     let [node] = &nodes[..] else { panic!("{nodes:?}") };
     assert_ne!(place.node(node).await.1.ephemeral_owner, place.raw.session_id().0);
+    driver.release(&claim).await.unwrap();
+    // And after one that was answered, where the nodes could not be listed, or not be removed.
+    for to_remove in [false, true] {
+        let older = place.raw.create(&path, b"", &options).await.unwrap().1.to_string();
+        let older = format!("{}{older}", &name[..33]);
+        let held = match to_remove {
+            true => proxy.requests().hold(older),
+            false => proxy.requests().hold(list()),
+        };
+        let before = proxy.answers().bytes();
+        let (answer, ()) = tokio::join!(driver.try_acquire(&claim), async {
+            held.caught().await;
+            place.nodes_come_to(2).await;
+            proxy.answers().bytes_reach(before + 1).await;
+            proxy.reset().await;
+        });
+        assert_eq!(kind(answer).0, ErrorKind::Unknown);
+        take(&driver, &claim).await;
+        let nodes = place.nodes().await;
+        let [node] = &nodes[..] else { panic!("{nodes:?}") };
+        assert_ne!(place.node(node).await.1.ephemeral_owner, place.raw.session_id().0);
+        driver.release(&claim).await.unwrap();
+    }
 }
 
 /// What is in a request that lists the nodes of the lock, and in none about one of them.
