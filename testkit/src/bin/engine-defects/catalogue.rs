@@ -646,7 +646,7 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "a request in doubt counts from before its driver sent it",
         file: "pursuit.rs",
-        sound: "self.progress.in_doubt = Some(self.engine.clock.stamp());",
+        sound: "self.progress.in_doubt = Some(self.engine.clock.now());",
         broken: "self.progress.in_doubt = Some(asked);",
         test: "what_a_driver_sent_late_is_cleaned_up",
     },
