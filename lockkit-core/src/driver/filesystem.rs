@@ -70,6 +70,8 @@ fn shared_by_magic(magic: u32) -> Option<&'static str> {
         (0x4750_4653, "GPFS"),
         (0x5346_414f, "OpenAFS"),
         (0x6573_5546, "FUSE"),
+        // The kernel does not have it: https://github.com/docker/desktop-feedback/issues/626.
+        (0x6a65_6a63, "a shared folder of Docker Desktop"),
         (0x6b41_4653, "AFS"),
         (0x7375_7245, "Coda"),
         (0x7461_636f, "OCFS2"),
@@ -117,6 +119,7 @@ mod tests {
         {
             assert_eq!(super::shared_by_magic(magic), Some(name));
         }
+        assert!(super::shared_by_magic(0x6a65_6a63).is_some_and(|name| name.contains("Docker")));
         for local in [0xef53, 0x0102_1994, 0x794c_7630, 0x5846_5342, 0x9123_683e, 0x2fc1_2fc1] {
             assert_eq!(super::shared_by_magic(local), None, "{local:x} was refused");
         }
