@@ -374,6 +374,9 @@ fn options(path: &Path) -> SqliteConnectOptions {
     SqliteConnectOptions::new()
         .filename(path)
         .synchronous(SqliteSynchronous::Full)
+        // Without, macOS leaves what is synced in the cache of the disk.
+        .pragma("fullfsync", "ON")
+        .pragma("checkpoint_fullfsync", "ON")
         // `Database::request` waits instead.
         .busy_timeout(Duration::ZERO)
         // So that a script never stops in the middle to wait until its rows are fetched.
@@ -410,6 +413,12 @@ pub(super) fn check_place_blocking(path: &Path) -> Result<(), Problem> {
         Ok(metadata) if metadata.nlink() > 1 => {
             return Err(misconfigured("the file has several names (hard links)"));
         }
+        // The same where it was mounted by itself, as into a container: its log is beside the mount.
+        Ok(_) if is_mounted_alone(path)? => {
+            return Err(misconfigured(
+                "the file is mounted by itself, and its log would not be; mount its folder",
+            ));
+        }
         Ok(_) => path,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let folder = path.parent().ok_or_else(|| misconfigured("it names no file"))?;
@@ -430,6 +439,29 @@ pub(super) fn check_place_blocking(path: &Path) -> Result<(), Problem> {
             ),
         )),
     }
+}
+
+/// Whether the file is on another mount than its folder; `false` where the system does not tell.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn is_mounted_alone(path: &Path) -> io::Result<bool> {
+    use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+    let mount = |path: &Path| match statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID) {
+        Ok(found) => {
+            let is_told = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::MNT_ID);
+            Ok(is_told.then_some(found.stx_mnt_id))
+        }
+        Err(rustix::io::Errno::NOSYS) => Ok(None),
+        Err(error) => Err(io::Error::from(error)),
+    };
+    let path = path.canonicalize()?;
+    let Some(folder) = path.parent() else { return Ok(false) };
+    let (file, folder) = (mount(&path)?, mount(folder)?);
+    Ok(file.is_some() && folder.is_some() && file != folder)
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn is_mounted_alone(_path: &Path) -> io::Result<bool> {
+    Ok(false)
 }
 
 /// SQLite says only that it cannot open a file. This finds out whether that is for want of a right
