@@ -224,6 +224,12 @@ impl Context {
         Duration::from_secs(20).min(self.long() / 3)
     }
 
+    /// How long to wait for the report of a loss: a driver may leave it to the next renewal to find
+    /// that out, and that is due within the lease.
+    pub(crate) fn notice(&self) -> Duration {
+        self.ttl() + self.patience()
+    }
+
     /// How long to wait for a lease of `ttl` to run out: backends are late in different ways, but
     /// none by this much.
     pub(crate) fn expiry(&self, ttl: Duration) -> Duration {
@@ -443,6 +449,11 @@ impl Context {
         future: impl Future<Output = T>,
     ) -> Verdict<T> {
         self.within(self.patience(), what, future).await
+    }
+
+    /// Waits for the report that a hold was lost behind its holder's back.
+    pub(crate) async fn reported(&self, guard: &LockGuard) -> Verdict {
+        self.within(self.notice(), "the report of a loss", guard.lost()).await
     }
 
     /// Waits for what should happen within `limit`.

@@ -85,12 +85,14 @@ pub(in crate::checks) async fn a_break_wakes_who_listens(context: &Context) -> V
         holder.take(&held).await?;
         waiter.is_refused(&waiting, "it is held").await?;
         let granted = if is_later {
+            let later = context.ttl() / 4;
             let break_later = async {
-                tokio::time::sleep(context.ttl() / 4).await;
+                tokio::time::sleep(later).await;
                 outside.break_hold(held.name(), None).await
             };
             let both = async { tokio::join!(waiter.listen_until_granted(&waiting), break_later) };
-            let (granted, broken) = context.promptly("news of a break", both).await?;
+            let limit = later + context.patience();
+            let (granted, broken) = context.within(limit, "news of a break", both).await?;
             broken?;
             granted
         } else {

@@ -72,12 +72,14 @@ pub(in crate::checks) async fn a_release_wakes_who_listens(context: &Context) ->
             let held = context.long_claim()?;
             holder.take(&held).await?;
             waiter.is_refused(&waiting, "it is held").await?;
+            let later = context.ttl() / 4;
             let release_later = async {
-                tokio::time::sleep(context.ttl() / 4).await;
+                tokio::time::sleep(later).await;
                 holder.release(&held).await
             };
             let both = async { tokio::join!(waiter.listen_until_granted(&waiting), release_later) };
-            let (granted, released) = context.promptly("news of a release", both).await?;
+            let limit = later + context.patience();
+            let (granted, released) = context.within(limit, "news of a release", both).await?;
             granted?;
             released?;
             waiter.release(&waiting).await?;

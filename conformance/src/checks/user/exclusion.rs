@@ -172,7 +172,7 @@ pub(in crate::checks) async fn a_lost_hold_is_not_reentered(context: &Context) -
     let (owner, options) = (Owner::new(), AcquireOptions::new().wait(Wait::No));
     let guard = client.lock.acquire_as(&owner, options).await?;
     context.revoke(guard.name()).await?;
-    context.promptly("the report of a loss", guard.lost()).await?;
+    context.reported(&guard).await?;
     match client.lock.acquire_as(&owner, options).await {
         Err(Error::Lost { .. }) => (),
         Err(error) => return Err(error.into()),

@@ -83,7 +83,7 @@ pub(in crate::checks) async fn a_revoked_hold_is_reported(context: &Context) -> 
     context.revoke(guard.name()).await?;
     let limit = match context.capabilities().liveness {
         Liveness::Lease => context.ttl(),
-        _ => context.patience(),
+        _ => context.notice(),
     };
     context.within(limit, "the report of a loss", guard.lost()).await?;
     ensure!(!guard.is_held(), "a guard whose loss was reported says that it is held");
@@ -110,7 +110,7 @@ pub(in crate::checks) async fn a_lost_lock_can_be_held_again(context: &Context) 
     let (holder, other) = (context.client().await?, context.client().await?);
     let guard = context.acquire(&holder.lock).await?;
     context.revoke(guard.name()).await?;
-    context.promptly("the report of a loss", guard.lost()).await?;
+    context.reported(&guard).await?;
     let again = context.promptly("a hold after a loss", holder.lock.acquire()).await??;
     drop(guard);
     for _ in 0..8 {
@@ -145,7 +145,8 @@ pub(in crate::checks) async fn work_ends_with_its_hold(context: &Context) -> Ver
         context.revoke(client.lock.name()).await
     };
     let both = async { tokio::join!(work, revoke) };
-    let (outcome, revoked) = context.promptly("the end of work under a lost lock", both).await?;
+    let end = "the end of work under a lost lock";
+    let (outcome, revoked) = context.within(context.notice(), end, both).await?;
     revoked?;
     ensure!(ended.load(Ordering::SeqCst), "work goes on although its hold is lost");
     match outcome {

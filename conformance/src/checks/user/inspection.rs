@@ -70,7 +70,7 @@ pub(in crate::checks) async fn a_broken_holder_is_told(context: &Context) -> Ver
     ensure!(owner == Some(guard.owner()), "{} was broken, and {owner:?} is named", guard.owner());
     let limit = match context.capabilities().liveness {
         Liveness::Lease => context.ttl(),
-        _ => context.patience(),
+        _ => context.notice(),
     };
     context.within(limit, "the report of a loss", guard.lost()).await?;
     ensure!(!guard.is_held(), "a guard whose loss was reported says that it is held");
