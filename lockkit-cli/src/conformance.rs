@@ -10,6 +10,7 @@ use std::{fmt, fs};
 use lockkit::driver::{Driver, OwnerId};
 use lockkit::{BackendUrl, Error, Locker, Namespace, Result};
 use lockkit_conformance::{Check, Outcome, Suite};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::select;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
@@ -26,6 +27,9 @@ const AT_ONCE: usize = 8;
 /// How many connections of a driver one check may have. Each may be up to three to the server, of
 /// which MySQL and PostgreSQL accept 151 and 100 unless told otherwise; ZooKeeper 60 from one host.
 const CONNECTIONS: usize = 32;
+
+/// How many files may be open: checks hold a thousand locks at once, each of which may be a file.
+const FILES: u64 = 10_240;
 
 /// How long checks under way that are not waited for may still wait for answers to their asks.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
@@ -46,9 +50,20 @@ pub(crate) fn conformance(options: &Conformance) -> u8 {
         return answer(list(&chosen), exit::OK);
     }
     report::listen(Volume::Errors);
+    allow_files();
     match attempt(options, chosen) {
         Ok(code) => code,
         Err(error) => backend::failed(&error),
+    }
+}
+
+/// Raises the limit of open files, which is low for the sake of programs that are not these checks.
+/// Where that is not possible, it stays as it is.
+fn allow_files() {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let wanted = maximum.map_or(FILES, |maximum| maximum.min(FILES));
+    if current.is_some_and(|current| current < wanted) {
+        _ = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum });
     }
 }
 

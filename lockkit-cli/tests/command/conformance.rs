@@ -71,6 +71,20 @@ fn the_folders_of_lock_files_are_removed() {
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
 }
 
+/// Each hold is an open file.
+#[test]
+fn a_low_limit_of_open_files_is_raised() {
+    let locks = Locks::new();
+    let (command, folder) = on_files(&locks);
+    let mut shell = Command::new("bash");
+    shell.args(["-c", "ulimit -Sn 512 && exec \"$@\" a_thousand_names", "bash"]);
+    shell.arg(command.get_program()).args(command.get_args());
+    let ended = Running::start(shell).finish();
+    assert_eq!((ended.code, &*ended.err), (0, ""), "{ended:?}");
+    assert!(ended.out.contains("1 passed"), "{ended:?}");
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+}
+
 #[test]
 fn whoever_cannot_be_told_has_nothing_to_clear_up() {
     let locks = Locks::new();
