@@ -146,6 +146,14 @@ mod linux {
                         }
                     }
                     status = tree.ended() => {
+                        // When `lockkit` is killed while it is stopped, the kernel hangs up the group
+                        // that nobody would continue. The command may end of that before this process
+                        // is woken.
+                        if getppid() != Some(parent) {
+                            // As above.
+                            _ = tree.kill().await;
+                            return Ok(exit::LOST);
+                        }
                         // What the command leaves behind goes on, and nobody else knows of it.
                         suspension.end(&tree);
                         return Ok(exit::of_status(status?));
