@@ -194,6 +194,30 @@ fn a_proc_that_is_not_ours_is_78() {
     }
 }
 
+/// As a container gets it by `-v ./locks.db:/locks.db`: its log would be the container's.
+#[test]
+fn a_database_that_is_mounted_without_its_folder_is_78() {
+    let alone = r#"mount --bind locks.db locks.db && exec "$@""#;
+    let container = ["--user", "--map-root-user", "--mount", "sh", "-c", alone, "sh"];
+    let locks = Locks::new();
+    assert_eq!(locks.finish(&[], "name", "true").code, 0);
+    let inside = |words: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(container).args(words);
+        command.env("LOCKKIT_URL", locks.url()).current_dir(locks.path(""));
+        Running::start(command).finish()
+    };
+    if inside(&["true"]).code != 0 {
+        eprintln!("left out: here nobody makes a container, by `unshare` of util-linux");
+        return;
+    }
+    let lockkit = lockkit();
+    let lockkit = lockkit.get_program().to_str().unwrap();
+    let ended = inside(&[lockkit, "run", "name", "--", "echo", "never"]);
+    assert_eq!((ended.code, &*ended.out), (78, ""), "{ended:?}");
+    assert!(ended.err.contains("mount its folder"), "{ended:?}");
+}
+
 #[test]
 fn wrong_usage_is_64() {
     for arguments in [
