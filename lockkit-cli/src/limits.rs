@@ -65,3 +65,20 @@ impl Limits {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::Limits;
+
+    #[test]
+    fn a_session_leaves_as_much_grace_as_is_documented() {
+        for (ttl, granted, grace) in [(6, 4, 5_000 / 6), (30, 28, 12_500)] {
+            let [ttl, granted] = [ttl, granted].map(Duration::from_secs);
+            let limits = Limits { grace: ttl / 2, reserve: Duration::ZERO };
+            let most = limits.of_session(ttl, Some(granted)).grace;
+            assert_eq!(most.as_millis(), grace);
+        }
+    }
+}
