@@ -39,6 +39,8 @@ pub use redis;
 use redis::aio::ConnectionLike;
 use redis::{Arg, FromRedisValue, Pipeline, RedisError, Script, Value, from_redis_value};
 
+use crate::cluster::slots::hashed;
+
 /// The check alone, in Lua, to be put in front of a script of your own.
 ///
 /// The first key of that script is the gate, and its first argument is the token. If the token is
@@ -98,7 +100,7 @@ pub async fn pass<T: FromRedisValue>(
     let failed = |source| Error::of(gate, token, source);
     let mut script = SCRIPT.prepare_invoke();
     script.key(gate).arg(token.get());
-    let slot = hashed(gate.as_bytes());
+    let tag = hashed(gate.as_bytes());
     let mut keys = BTreeSet::new();
     for command in writes.cmd_iter() {
         let words = command.args_iter();
@@ -112,7 +114,7 @@ pub async fn pass<T: FromRedisValue>(
                 Arg::Simple(word) => {
                     // While a slot moves, the server looks at what is declared alone: whether all
                     // of it is there yet.
-                    if hashed(word) == slot && word != gate.as_bytes() && keys.insert(word) {
+                    if hashed(word) == tag && word != gate.as_bytes() && keys.insert(word) {
                         script.key(word);
                     }
                     script.arg(word)
@@ -128,17 +130,6 @@ pub async fn pass<T: FromRedisValue>(
         answers => answers,
     };
     from_redis_value(answers).map_err(|error| failed(error.into()))
-}
-
-/// What a cluster hashes of a key, to find its slot
-/// (<https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#hash-tags>).
-fn hashed(key: &[u8]) -> &[u8] {
-    let at = |sign, text: &[u8]| text.iter().position(|byte| *byte == sign);
-    let tag = at(b'{', key).and_then(|begin| {
-        let rest = &key[begin + 1..];
-        at(b'}', rest).map(|end| &rest[..end])
-    });
-    tag.filter(|tag| !tag.is_empty()).unwrap_or(key)
 }
 
 /// Why something did not pass a gate.

@@ -154,23 +154,17 @@ impl<'a> Request<'a> {
             };
             let path = format!("{path}{sequence}");
             let node = Node::new(self.session.clone(), path, stat.czxid);
-            entry.set(Trace::Place(node.clone(), None));
             let queue = match listed {
                 Ok(queue) => queue,
                 // Whoever may not see the queue would stand in it and block everybody.
                 Err(failure) if failure.is_lasting() => {
                     return Err(self.withdraw(entry, &node, failure).await);
                 }
-                Err(failure) => {
-                    // What an earlier session has left is to be looked for again.
-                    entry.set(Trace::Doubt(self.session.clone()));
-                    return Err(failure.with_traces());
-                }
+                Err(failure) => return Err(failure.with_traces()),
             };
-            if let Err(failure) = self.remove_older(&node, queue.iter().flatten()).await {
-                entry.set(Trace::Doubt(self.session.clone()));
-                return Err(failure.with_traces());
-            }
+            self.remove_older(&node, queue.iter().flatten()).await.map_err(Failure::with_traces)?;
+            // Until here it was in doubt: what an earlier session has left is looked for again.
+            entry.set(Trace::Place(node.clone(), None));
             return Ok((node, queue));
         }
         Err(Failure::Client(Error::NoNode).without_effect())

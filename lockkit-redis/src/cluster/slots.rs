@@ -4,12 +4,22 @@ use crate::error::Failure;
 /// How many slots keys are spread over.
 pub(crate) const SLOTS: usize = 16_384;
 
-/// The slot that a key is in: that of its hash tag, which is what stands between the first opening
-/// brace and the next closing one, if anything does.
+/// The slot that a key is in.
 pub(crate) fn slot(key: &str) -> u16 {
-    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
-    let tag = tag.map(|(tag, _)| tag).filter(|tag| !tag.is_empty());
-    crc16(tag.unwrap_or(key).as_bytes()) % SLOTS as u16
+    crc16(hashed(key.as_bytes())) % SLOTS as u16
+}
+
+/// What the slot of a key comes from: its hash tag, which is what stands between the first opening
+/// brace and the next closing one, if anything does
+/// (<https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#hash-tags>).
+pub(crate) fn hashed(key: &[u8]) -> &[u8] {
+    let split = |text, sign| <[u8]>::splitn(text, 2, move |byte| *byte == sign);
+    let rest = split(key, b'{').nth(1);
+    let tag = rest.and_then(|rest| {
+        let mut parts = split(rest, b'}');
+        parts.next().filter(|tag| !tag.is_empty() && parts.next().is_some())
+    });
+    tag.unwrap_or(key)
 }
 
 /// CRC-16/XMODEM.

@@ -94,9 +94,7 @@ async fn older(server: Server) {
     place.raw.create(&path, b"", &options).await.unwrap();
     let second = take(&driver, &claim).await;
     assert!(second > first);
-    let nodes = place.nodes().await;
-    let [node] = &nodes[..] else { panic!("{nodes:?}") };
-    assert_ne!(place.node(node).await.1.ephemeral_owner, place.raw.session_id().0);
+    one_is_left(&place).await;
     // The same after a create in doubt.
     driver.release(&claim).await.unwrap();
     let held = proxy.requests().hold(&name[..33]);
@@ -107,9 +105,7 @@ async fn older(server: Server) {
     });
     assert_eq!(kind(answer).0, ErrorKind::Unknown);
     take(&driver, &claim).await;
-    let nodes = place.nodes().await;
-    let [node] = &nodes[..] else { panic!("{nodes:?}") };
-    assert_ne!(place.node(node).await.1.ephemeral_owner, place.raw.session_id().0);
+    one_is_left(&place).await;
     driver.release(&claim).await.unwrap();
     // And after one that was answered, where the nodes could not be listed, or not be removed.
     for to_remove in [false, true] {
@@ -128,11 +124,16 @@ async fn older(server: Server) {
         });
         assert_eq!(kind(answer).0, ErrorKind::Unknown);
         take(&driver, &claim).await;
-        let nodes = place.nodes().await;
-        let [node] = &nodes[..] else { panic!("{nodes:?}") };
-        assert_ne!(place.node(node).await.1.ephemeral_owner, place.raw.session_id().0);
+        one_is_left(&place).await;
         driver.release(&claim).await.unwrap();
     }
+}
+
+/// Of the driver's own session.
+async fn one_is_left(place: &Place) {
+    let nodes = place.nodes().await;
+    let [node] = &nodes[..] else { panic!("{nodes:?}") };
+    assert_ne!(place.node(node).await.1.ephemeral_owner, place.raw.session_id().0);
 }
 
 /// What is in a request that lists the nodes of the lock, and in none about one of them.

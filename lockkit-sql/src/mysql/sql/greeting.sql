@@ -1,9 +1,9 @@
 -- What the driver relies on, whatever the server's defaults are: times without a time zone, each
 -- statement a transaction unless one was begun, no transaction that begins because another one has
 -- ended, whole answers, updates and looks however the server finds the rows, and an error where a
--- value does not fit. Nobody waits for more than a second for a row or a table that another session keeps locked.
--- MariaDB has other idle time-outs for transactions, which would come before ours. The comments with a
--- mark are for MariaDB and for MySQL alone.
+-- value does not fit. Nobody waits for more than a second for a row or a table that another session
+-- keeps locked. MariaDB has other idle time-outs for transactions, which would come before ours. The
+-- comments with a mark are for MariaDB and for MySQL alone.
 SET NAMES utf8mb4, time_zone = '+00:00', autocommit = 1, completion_type = 0,
     sql_select_limit = 18446744073709551615, group_concat_max_len = 1048576, sql_safe_updates = 0,
     sql_big_selects = 1,
