@@ -35,13 +35,16 @@ pub(crate) fn diagnose(folder: &Folder, namespace: &Namespace, limit: Instant) -
     if let Err(problem) = folder.check() {
         return vec![unfit(folder.path(), &problem)];
     }
+    let found = folder.find(namespace);
+    // The folder of the namespace may have been mounted by itself.
+    let place = found.as_ref().ok().and_then(Option::as_deref).unwrap_or(folder.path());
     let mut findings = vec![
-        Diagnosis::good("file system", format!("{} is on a local one", folder.path().display())),
-        persistence(folder.path()),
-        space(folder.path()),
+        Diagnosis::good("file system", format!("{} is on a local one", place.display())),
+        persistence(place),
+        space(place),
         descriptors(),
     ];
-    match folder.find(namespace) {
+    match found {
         Err(problem) => findings.push(unfit(&folder.path_of(namespace), &problem)),
         Ok(None) => findings.push(rights(folder.path())),
         Ok(Some(path)) => {

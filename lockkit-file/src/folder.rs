@@ -42,7 +42,11 @@ pub(crate) struct Folder {
     /// What was at the path when the system was last asked about it, and all was well.
     trusted: Mutex<Option<Seen>>,
     entered: Entered,
+    /// The name of the file system at a path, if several hosts share it.
+    shared: Asked,
 }
+
+type Asked = fn(&Path) -> io::Result<Option<&'static str>>;
 
 /// Which folder it is, and whose. As long as this is the same, so is its file system: where locks
 /// were taken, a folder is open, so no other device comes to have the number.
@@ -59,7 +63,8 @@ impl Folder {
         // slash at the end, which would have a link followed.
         let path = std::path::absolute(path).map_err(|error| Problem::from(error).at(path))?;
         let path: PathBuf = path.components().collect();
-        let folder = Self { path, trusted: Mutex::default(), entered: Entered::default() };
+        let (trusted, entered) = (Mutex::default(), Entered::default());
+        let folder = Self { path, trusted, entered, shared: filesystem::shared };
         folder.check().map_err(|problem| problem.at(&folder.path))?;
         Ok(folder)
     }
@@ -85,22 +90,18 @@ impl Folder {
     /// Whether the folder can still be trusted. Takes nothing for granted that was found before.
     pub(crate) fn check(&self) -> Result<(), Problem> {
         *self.trusted() = None;
-        self.judge("it", filesystem::shared).map(drop)
+        self.judge("it").map(drop)
     }
 
     /// The folder around those of the namespaces, if it can still be trusted.
     fn around(&self) -> Result<Metadata, Problem> {
         // Errors come with the path of a lock or a namespace, so the folder is named here.
-        self.judge(format_args!("the folder {}", self.path.display()), filesystem::shared)
+        self.judge(format_args!("the folder {}", self.path.display()))
     }
 
     /// Judges the folder by its metadata. The system is asked for more only if there is another
     /// folder at the path, as when something was mounted over it.
-    fn judge(
-        &self,
-        what: impl Display + Copy,
-        shared: impl FnOnce(&Path) -> io::Result<Option<&'static str>>,
-    ) -> Result<Metadata, Problem> {
+    fn judge(&self, what: impl Display + Copy) -> Result<Metadata, Problem> {
         let misconfigured = |text: String| Err(Problem::found(ErrorKind::Misconfigured, text));
         let metadata = match std::fs::symlink_metadata(&self.path) {
             Err(error) if error.kind() == IoErrorKind::NotFound => {
@@ -113,15 +114,36 @@ impl Folder {
         let seen = Seen { id: FileId::of(&metadata), owner: metadata.uid() };
         if *self.trusted() != Some(seen) {
             check_owner(what, &metadata)?;
-            if let Some(name) = shared(&self.path)? {
-                return misconfigured(format!(
-                    "{what} is on {name}, where a lock does not keep out every host; use a local \
-                     file system"
-                ));
-            }
+            self.check_is_local(what, &self.path)?;
             *self.trusted() = Some(seen);
         }
         Ok(metadata)
+    }
+
+    fn check_namespace(
+        &self,
+        path: &Path,
+        folder: &Metadata,
+        around: &Metadata,
+    ) -> Result<(), Problem> {
+        let what = "its folder";
+        check_rights(what, folder)?;
+        // Elsewhere, whoever may make a folder there may use the locks.
+        if around.mode() & OTHERS_WRITE != 0 {
+            check_owner(what, folder)?;
+        }
+        // Something may be mounted on it alone.
+        if folder.dev() == around.dev() { Ok(()) } else { self.check_is_local(what, path) }
+    }
+
+    /// Refuses a file system that several hosts share.
+    fn check_is_local(&self, what: impl Display, path: &Path) -> Result<(), Problem> {
+        let Some(name) = (self.shared)(path)? else { return Ok(()) };
+        let text = format!(
+            "{what} is on {name}, where a lock does not keep out every host; use a local file \
+             system"
+        );
+        Err(Problem::found(ErrorKind::Misconfigured, text))
     }
 
     fn trusted(&self) -> MutexGuard<'_, Option<Seen>> {
@@ -134,7 +156,7 @@ impl Folder {
         let path = self.path_of(namespace);
         match std::fs::symlink_metadata(&path) {
             Err(error) if error.kind() == IoErrorKind::NotFound => Ok(None),
-            metadata => check_namespace(&metadata?, &around).map(|()| Some(path)),
+            metadata => self.check_namespace(&path, &metadata?, &around).map(|()| Some(path)),
         }
     }
 
@@ -144,13 +166,13 @@ impl Folder {
         match open_folder(path) {
             Ok(folder) => {
                 let metadata = folder.metadata()?;
-                check_namespace(&metadata, &around)?;
+                self.check_namespace(path, &metadata, &around)?;
                 Ok(Some(Place::new(Arc::new(folder), &metadata)))
             }
             Err(error) if error.kind() == IoErrorKind::NotFound => Ok(None),
             Err(error) => {
                 // If it is not a folder, that says more.
-                check_namespace(&std::fs::symlink_metadata(path)?, &around)?;
+                self.check_namespace(path, &std::fs::symlink_metadata(path)?, &around)?;
                 Err(error.into())
             }
         }
@@ -163,7 +185,7 @@ impl Folder {
             Err(error) if error.kind() == IoErrorKind::NotFound => make_namespace(path, &around)?,
             metadata => {
                 let metadata = metadata?;
-                check_namespace(&metadata, &around)?;
+                self.check_namespace(path, &metadata, &around)?;
                 if let Some(folder) = self.entered.at(path)
                     && FileId::of(&folder.metadata()?) == FileId::of(&metadata)
                 {
@@ -234,15 +256,6 @@ impl Folder {
     pub(crate) fn sync_name(&self, place: &Place) -> io::Result<()> {
         place.reopen()?.sync_all()?;
         File::open(&self.path)?.sync_all()
-    }
-}
-
-fn check_namespace(folder: &Metadata, around: &Metadata) -> Result<(), Problem> {
-    check_rights("its folder", folder)?;
-    match around.mode() & OTHERS_WRITE {
-        // Whoever may make a folder here may use the locks.
-        0 => Ok(()),
-        _ => check_owner("its folder", folder),
     }
 }
 
@@ -336,14 +349,14 @@ mod tests {
     use std::fs;
     use std::fs::Permissions;
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
     use std::sync::Barrier;
     use std::time::Duration;
 
-    use lockkit_core::driver::{Claim, ErrorKind};
+    use lockkit_core::driver::{Claim, ErrorKind, filesystem};
     use lockkit_core::{LockName, Namespace};
 
-    use super::{Folder, make_namespace, namespace_of};
+    use super::{Asked, Folder, make_namespace, namespace_of};
     use crate::hold::tests::take;
 
     /// A folder that a group shares, and where its namespace is.
@@ -444,21 +457,42 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (path, moved) = (root.path().join("locks"), root.path().join("moved"));
         fs::create_dir(&path).unwrap();
-        let folder = Folder::open(&path).unwrap();
-        let unasked = || folder.judge("it", |_| panic!("asked once more")).unwrap();
-        unasked();
+        let mut folder = Folder::open(&path).unwrap();
+        let unasked: Asked = |_| panic!("asked once more");
+        let nfs: Asked = |_| Ok(Some("NFS"));
+        folder.shared = unasked;
+        folder.judge("it").unwrap();
         fs::rename(&path, &moved).unwrap();
         fs::create_dir(&path).unwrap();
+        folder.shared = nfs;
         for _ in 0..2 {
-            let problem = folder.judge("it", |_| Ok(Some("NFS"))).unwrap_err();
+            let problem = folder.judge("it").unwrap_err();
             assert_eq!(problem.kind(), ErrorKind::Misconfigured);
             assert!(problem.to_string().starts_with("it is on NFS"), "{problem}");
         }
+        folder.shared = filesystem::shared;
         folder.enter(&path.join("lockkit")).unwrap();
-        unasked();
+        folder.shared = unasked;
+        folder.judge("it").unwrap();
         // With no folder open, nothing keeps its device from being another's.
         assert!(folder.close_unused());
-        assert!(folder.judge("it", |_| Ok(Some("NFS"))).is_err());
+        folder.shared = nfs;
+        assert!(folder.judge("it").is_err());
+    }
+
+    /// As when a network file system is mounted over the folder of a namespace alone.
+    #[test]
+    fn the_file_system_of_a_namespace_that_is_mounted_is_asked_for() {
+        let (root, mut folder, namespace) = shared();
+        folder.enter(&namespace).unwrap();
+        folder.shared = |_| Ok(Some("NFS"));
+        let metadata = |path: &Path| fs::metadata(path).unwrap();
+        let (around, here) = (metadata(root.path()), metadata(&namespace));
+        folder.check_namespace(&namespace, &here, &around).unwrap();
+        let mounted = Path::new("/dev");
+        let problem = folder.check_namespace(mounted, &metadata(mounted), &around).unwrap_err();
+        assert_eq!(problem.kind(), ErrorKind::Misconfigured);
+        assert!(problem.to_string().starts_with("its folder is on NFS"), "{problem}");
     }
 
     #[test]
