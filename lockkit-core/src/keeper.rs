@@ -188,7 +188,8 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
     let mut start = false;
     let mut retry = None;
     // Whether there was news since a renewal began, or since the last one failed: more news is of no
-    // use before the next renewal, and some drivers have news without end.
+    // use before the next renewal, and some drivers have news without end. Where nothing is renewed,
+    // more is listened to when it would be tried again.
     let mut heard = false;
     let mut earliest = None;
     loop {
@@ -211,7 +212,8 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
                 let due = retry.unwrap_or(vouched.since + jitter(vouched.ttl / 3));
                 Some(earliest.map_or(due, |earliest| due.max(earliest)))
             }
-            _ => None,
+            Renew::Auto => None,
+            Renew::Never => retry,
         };
         let next = due.into_iter().chain(vouched.until).min();
         start = select! {
@@ -247,12 +249,25 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
                 }
             }
             // At the end of the vouch, the next look at how the hold stands finds it lost.
-            () = engine.clock.sleep_until_some(next) => next == due,
-            change = engine.driver.changed(claim), if !heard => match change {
-                Change::AskAgain | Change::Freed | Change::Granted(_) => {
-                    heard = retry.is_some() || renewal.is_some();
-                    renew == Renew::Auto && !heard
+            () = engine.clock.sleep_until_some(next) => match renew {
+                Renew::Auto => next == due,
+                Renew::Never => {
+                    (heard, retry) = (false, None);
+                    false
                 }
+            },
+            change = engine.driver.changed(claim), if !heard => match change {
+                Change::AskAgain | Change::Freed | Change::Granted(_) => match renew {
+                    Renew::Auto => {
+                        heard = retry.is_some() || renewal.is_some();
+                        !heard
+                    }
+                    Renew::Never => {
+                        heard = true;
+                        retry = Some(engine.clock.stamp() + jitter(vouched.ttl / 12));
+                        false
+                    }
+                },
                 Change::Lost => { tenure.lose(); false }
             }
         };

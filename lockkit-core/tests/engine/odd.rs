@@ -13,7 +13,7 @@ use lockkit_core::driver::{
 use lockkit_core::memory::{Fault, MemoryDriver};
 use lockkit_core::{
     AcquireOptions, Capabilities, Diagnosis, Error, Holder, Lease, Lock, LockGuard, LockName,
-    LockStatus, Locker, Namespace, Operation,
+    LockStatus, Locker, Namespace, Operation, Renew,
 };
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Notify;
@@ -38,6 +38,8 @@ struct Odd {
     /// How long answers to asks take.
     late: Mutex<Duration>,
     news: Notify,
+    /// How often there is news at once.
+    chatter: AtomicUsize,
 }
 
 impl Odd {
@@ -86,7 +88,11 @@ impl Driver for Odd {
     }
 
     async fn changed(&self, _: &Claim) -> Change {
-        self.news.notified().await;
+        let chatter = self.chatter.load(Ordering::Relaxed);
+        match chatter.checked_sub(1) {
+            Some(rest) => self.chatter.store(rest, Ordering::Relaxed),
+            None => self.news.notified().await,
+        }
         Change::AskAgain
     }
 
@@ -318,6 +324,18 @@ async fn news_during_a_renewal_has_it_repeated() {
     assert_eq!(driver.renewals.load(Ordering::Relaxed), 1, "they would overlap");
     sleep(TTL / 10).await;
     assert_eq!(driver.renewals.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_is_not_renewed_is_not_kept_busy_by_news_without_end() {
+    const NEWS: usize = 1000;
+    let (driver, lock) = set_up(TTL);
+    let lock = lock.leased(Lease::new(TTL).renew(Renew::Never)).unwrap();
+    driver.chatter.store(NEWS, Ordering::Relaxed);
+    let guard = lock.acquire_leased(AcquireOptions::new()).await.unwrap();
+    guard.lost().await;
+    let heard = NEWS - driver.chatter.load(Ordering::Relaxed);
+    assert!((2..20).contains(&heard), "news was listened to {heard} times");
 }
 
 #[tokio::test(start_paused = true)]

@@ -531,6 +531,20 @@ pub(crate) const DEFECTS: &[Defect] = &[
         test: "news_during_a_renewal_has_it_repeated",
     },
     Defect {
+        what: "news without end keeps the task of a hold busy that is not renewed",
+        file: "keeper.rs",
+        sound: "heard = true;",
+        broken: "heard = false;",
+        test: "a_hold_that_is_not_renewed_is_not_kept_busy_by_news_without_end",
+    },
+    Defect {
+        what: "a hold that is not renewed is deaf once it has had news",
+        file: "keeper.rs",
+        sound: "(heard, retry) = (false, None);",
+        broken: "(heard, retry) = (true, None);",
+        test: "a_hold_that_is_not_renewed_is_not_kept_busy_by_news_without_end",
+    },
+    Defect {
         what: "what a long lease leaves in doubt is released every few seconds",
         file: "keeper.rs",
         sound: "longest_pause.max(age / 8)",
