@@ -86,10 +86,14 @@ pub enum Error {
     #[error("{driver} does not support {what}")]
     #[non_exhaustive]
     Unsupported {
+        /// The lock that was asked about, if it was a request about one.
+        name: Option<LockName>,
         /// The id of the driver.
         driver: &'static str,
         /// What it does not support.
         what: String,
+        /// Why it does not, if a request found that out.
+        source: Option<BoxError>,
     },
     /// The name cannot be used.
     #[error("lock name {} is not valid: {reason}", beginning(name))]
@@ -126,7 +130,7 @@ impl Error {
 
     /// A feature that `driver` does not have.
     pub fn unsupported(driver: &'static str, what: impl Into<String>) -> Self {
-        Self::Unsupported { driver, what: what.into() }
+        Self::Unsupported { name: None, driver, what: what.into(), source: None }
     }
 
     /// What a driver said while it was being connected, before there was any lock.
@@ -162,10 +166,8 @@ impl Error {
             | Self::Capacity(failure)
             | Self::Foreign(failure)
             | Self::Misconfigured(failure) => failure.name.as_ref(),
-            Self::Unsupported { .. }
-            | Self::InvalidName { .. }
-            | Self::Config { .. }
-            | Self::ShutDown { .. } => None,
+            Self::Unsupported { name, .. } => name.as_ref(),
+            Self::InvalidName { .. } | Self::Config { .. } | Self::ShutDown { .. } => None,
         }
     }
 
@@ -190,13 +192,15 @@ impl Error {
             ErrorKind::Capacity => Self::Capacity(failure),
             ErrorKind::Misconfigured => Self::Misconfigured(failure),
             ErrorKind::Foreign => Self::Foreign(failure),
-            ErrorKind::Unsupported => Self::unsupported(
-                driver,
-                match &failure.name {
-                    Some(name) => format!("this ({operation} lock `{name}`): {}", failure.source),
-                    None => failure.source.to_string(),
+            ErrorKind::Unsupported => match failure {
+                Failure { name: Some(name), source, .. } => Self::Unsupported {
+                    what: format!("this ({operation} lock `{name}`)"),
+                    name: Some(name),
+                    driver,
+                    source: Some(source),
                 },
-            ),
+                Failure { source, .. } => Self::unsupported(driver, source.to_string()),
+            },
         }
     }
 }
@@ -277,6 +281,8 @@ impl fmt::Display for Operation {
 
 #[cfg(test)]
 mod tests {
+    use std::error::Error as _;
+
     use crate::driver::{DriverError, ErrorKind};
     use crate::{Error, LockName, Namespace, Operation};
 
@@ -291,10 +297,10 @@ mod tests {
     fn what_a_driver_does_not_support_names_the_lock_and_the_operation() {
         let name = LockName::new(&Namespace::default(), "orders").unwrap();
         let error = DriverError::new(ErrorKind::Unsupported, "another program holds it");
-        assert_eq!(
-            Error::of_driver("postgres", Operation::Break, Some(name), error).to_string(),
-            "postgres does not support this (break lock `orders`): another program holds it"
-        );
+        let error = Error::of_driver("postgres", Operation::Break, Some(name.clone()), error);
+        assert_eq!(error.to_string(), "postgres does not support this (break lock `orders`)");
+        assert_eq!(error.lock(), Some(&name));
+        assert_eq!(error.source().unwrap().to_string(), "another program holds it");
     }
 
     #[test]
