@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::task::{coop::Unconstrained, unconstrained};
 use tokio::time::{Sleep, sleep};
 
-/// Begins `work` after `delay`, or earlier if the returned waker is woken, or when the runtime has
-/// ended its tasks and drops whatever is spawned.
+/// Does `work` once: after `delay`, or as soon as the returned waker is woken or the runtime shuts
+/// down. What the work spawns is dropped in that last case.
 ///
 /// Must be called inside a runtime that does not end meanwhile.
 pub(crate) fn set<F>(delay: Duration, work: F) -> Waker

@@ -75,8 +75,8 @@ impl<T> Driven<T> {
         Self { work, report, engine: Arc::clone(engine) }
     }
 
-    /// Drives the work, if that is still up to the caller; says whether there is nothing left to
-    /// drive.
+    /// Drives the work, if that is still up to the caller; says whether it is still to be
+    /// driven.
     fn drive(&mut self, cx: &mut Context<'_>) -> bool {
         // Timers of the work belong to the locker's runtime, which may outlive the caller's.
         let inside = self.engine.enter();
@@ -101,7 +101,7 @@ impl<T> Driven<T> {
             }
             Work::Gone => (),
         }
-        matches!(self.work, Work::Gone)
+        !matches!(self.work, Work::Gone)
     }
 
     fn hand_over(&mut self) {
@@ -124,11 +124,11 @@ impl<T> Future for Driven<T> {
         let report = match this.drive(cx) {
             // The work reports when it is polled, which is here: listening for the report would
             // have this task wake itself, and another thread with it.
-            false => match this.report.try_recv() {
+            true => match this.report.try_recv() {
                 Err(TryRecvError::Empty) => return Poll::Pending,
                 report => report.ok(),
             },
-            true => ready!(Pin::new(&mut this.report).poll(cx)).ok(),
+            false => ready!(Pin::new(&mut this.report).poll(cx)).ok(),
         };
         this.hand_over();
         Poll::Ready(report.unwrap_or(Err(NoReport::Gone)))

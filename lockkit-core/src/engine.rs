@@ -90,7 +90,7 @@ impl Engine {
     }
 
     /// A request to the driver that belongs to no acquisition, and ends with its caller. A shutdown
-    /// waits only for one that changes something.
+    /// waits for none but a break.
     pub(crate) async fn request<T: Send + 'static>(
         self: &Arc<Self>,
         operation: Operation,
@@ -108,8 +108,7 @@ impl Engine {
             }
         });
         let answer = requested.await.map_err(|none| self.no_report_error(none, operation, name))?;
-        let driver = self.driver.id();
-        answer.map_err(|error| Error::of_driver(driver, operation, name.cloned(), error))
+        answer.map_err(|error| self.failed_error(operation, name, error))
     }
 
     /// Enters the runtime, which does not end before the returned value is dropped: a timer of a
@@ -209,7 +208,7 @@ impl Engine {
             // A runtime may end while its thread panics, which drops its tasks.
             NoReport::Panicked if self.enter().is_some() => {
                 let error = DriverError::new(ErrorKind::Unknown, "the driver has panicked");
-                Error::of_driver(self.driver.id(), operation, name.cloned(), error)
+                self.failed_error(operation, name, error)
             }
             NoReport::Gone | NoReport::Panicked => self.shut_down_error(),
         }
@@ -222,10 +221,10 @@ impl Engine {
     pub(crate) fn failed_error(
         &self,
         operation: Operation,
-        name: &LockName,
+        name: Option<&LockName>,
         error: DriverError,
     ) -> Error {
-        Error::of_driver(self.driver.id(), operation, Some(name.clone()), error)
+        Error::of_driver(self.driver.id(), operation, name.cloned(), error)
     }
 }
 

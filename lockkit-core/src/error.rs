@@ -206,7 +206,7 @@ impl Error {
 }
 
 /// As much of a text as can be read in one line: what is not a name may be of any length.
-fn beginning(text: &str) -> String {
+pub(crate) fn beginning(text: &str) -> String {
     match text.char_indices().nth(100) {
         Some((end, _)) => format!("{:?}...", &text[..end]),
         None => format!("{text:?}"),
@@ -291,6 +291,7 @@ mod tests {
         let told = |name: &str| LockName::new(&Namespace::default(), name).unwrap_err().to_string();
         assert!(told("a\nb").starts_with(r#"lock name "a\nb" is not valid: "#));
         assert!(told(&"ü".repeat(5000)).len() < 400);
+        assert!(Namespace::new(&"n".repeat(5000)).unwrap_err().to_string().len() < 400);
     }
 
     #[test]

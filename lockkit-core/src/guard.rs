@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::driven::Driven;
-use crate::driver::OwnerId;
+use crate::hold::Hold;
 use crate::tenure::{Phase, Tenure, Untold};
-use crate::{Error, FencingToken, Lease, Liveness, LockName, Operation, Result, keeper};
+use crate::{Error, Lease, Operation, Result, keeper};
 
 /// Proof that a lock is held, until it is dropped or the hold is lost.
 ///
@@ -42,14 +42,13 @@ use crate::{Error, FencingToken, Lease, Liveness, LockName, Operation, Result, k
 /// ```
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct LockGuard {
-    hold: Hold,
     seat: Arc<Seat>,
 }
 
 impl LockGuard {
     /// The hold, to hand to the work that the lock protects.
     pub fn hold(&self) -> Hold {
-        self.hold.clone()
+        self.seat.0.clone()
     }
 
     /// Returns once the hold is lost: at the latest when it can no longer be vouched for, or within
@@ -63,7 +62,7 @@ impl LockGuard {
     /// Cancel-safe: nothing is consumed.
     pub async fn lost(&self) {
         // Nothing else ends the hold while this guard exists.
-        self.hold.ended().await;
+        self.ended().await;
     }
 
     /// Releases the lock and returns when it is free. Of several guards of one
@@ -87,12 +86,12 @@ impl LockGuard {
     ///
     /// Cancel-safe: if it is dropped at any point, the release goes on in the background.
     pub async fn release(self) -> Result<()> {
-        let Self { hold, seat } = self;
+        let hold = self.hold();
         // Not by a glance: no answer that follows need tell of a suspension.
         if !hold.tenure.is_held() {
             return Err(hold.lost_error());
         }
-        let Some(seat) = Arc::into_inner(seat) else { return Ok(()) };
+        let Some(seat) = Arc::into_inner(self.seat) else { return Ok(()) };
         // Tells those who watch even if nobody drives the release any more when this is dropped.
         let _told = Untold(&hold.tenure);
         let retired = Driven::new(&hold.tenure.engine, |caller| keeper::retire(seat, caller));
@@ -127,9 +126,9 @@ impl LockGuard {
         if !self.is_held() {
             return Err(self.lost_error());
         }
-        let tenure = Arc::clone(&self.hold.tenure);
+        let tenure = Arc::clone(&self.tenure);
         let copied = async move { tenure.engine.driver.descriptor(&tenure.claim).await };
-        self.hold.tenure.engine.request(Operation::Share, Some(self.name()), copied).await
+        self.tenure.engine.request(Operation::Share, Some(self.name()), copied).await
     }
 
     /// Does `work` under the hold, and releases the lock: [`Lock::run`](crate::Lock::run) for a lock
@@ -191,12 +190,11 @@ impl LockGuard {
     }
 
     pub(crate) fn new(tenure: Arc<Tenure>) -> Self {
-        let seat = Arc::new(Seat(Arc::clone(&tenure)));
-        Self { hold: Hold { tenure }, seat }
+        Self::seated(Arc::new(Seat(Hold { tenure })))
     }
 
     pub(crate) fn seated(seat: Arc<Seat>) -> Self {
-        Self { hold: Hold { tenure: Arc::clone(&seat.0) }, seat }
+        Self { seat }
     }
 
     pub(crate) fn seat(&self) -> &Arc<Seat> {
@@ -208,183 +206,13 @@ impl Deref for LockGuard {
     type Target = Hold;
 
     fn deref(&self) -> &Hold {
-        &self.hold
+        &self.seat.0
     }
 }
 
 impl fmt::Debug for LockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.hold.fmt_as("LockGuard", f)
-    }
-}
-
-/// A look at a hold, cheap to clone. It does not keep the lock held: the [`LockGuard`] does that.
-///
-/// ```
-/// # use lockkit_core::{Hold, Locker, memory::MemoryDriver};
-/// async fn copy(rows: &[u32], hold: Hold) -> usize {
-///     let mut copied = 0;
-///     for row in rows {
-///         if !hold.is_held() {
-///             break;
-///         }
-///         // With the token, by which the store refuses who was overtaken since.
-///         write(*row, hold.fencing_token()).await;
-///         copied += 1;
-///     }
-///     copied
-/// }
-/// # async fn write(_: u32, _: Option<lockkit_core::FencingToken>) {}
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkit_core::Result<()> {
-/// # let guard = Locker::new(MemoryDriver::new()).lock("copy")?.acquire().await?;
-/// # assert_eq!(copy(&[1, 2], guard.hold()).await, 2);
-/// # guard.release().await }
-/// ```
-#[derive(Clone)]
-pub struct Hold {
-    tenure: Arc<Tenure>,
-}
-
-impl Hold {
-    /// The name of the lock that is held.
-    pub fn name(&self) -> &LockName {
-        self.tenure.claim.name()
-    }
-
-    /// The id under which the backend knows the holder. Each acquisition has a new one.
-    pub fn owner(&self) -> OwnerId {
-        self.tenure.claim.owner()
-    }
-
-    /// The number to hand to the resource that the lock protects: the same for all guards of one
-    /// hold. `None` where the driver has no honest one to give.
-    pub fn fencing_token(&self) -> Option<FencingToken> {
-        self.tenure.token
-    }
-
-    /// How many replicas of the backend had acknowledged the grant when it was answered. `None`
-    /// where the driver waits for none.
-    ///
-    /// So many copies make it less likely that a failover forgets the hold, but no more than that:
-    /// which replica takes over is not decided by what it has acknowledged.
-    pub fn acknowledged_by(&self) -> Option<u32> {
-        self.tenure.replicas
-    }
-
-    /// Whether the hold can be vouched for at this moment: by the clock, not by a flag.
-    ///
-    /// Once false, it stays false. A pause can come after any check; the fencing token is what
-    /// makes the effect safe.
-    pub fn is_held(&self) -> bool {
-        self.tenure.is_held()
-    }
-
-    /// How long the hold can be vouched for if it is not renewed; zero if it has ended; `None` if
-    /// it lasts as long as the process.
-    pub fn valid_for(&self) -> Option<Duration> {
-        let standing = self.tenure.standing();
-        let now = self.tenure.engine.clock.now();
-        match standing.phase {
-            Phase::Held => Some(standing.vouched.until?.saturating_duration_since(now)),
-            _ => Some(Duration::ZERO),
-        }
-    }
-
-    /// How long a confirmation by the backend is good for, as granted: the lease, or the length of the
-    /// session less what the driver cannot vouch for. `None` if the hold lasts as long as the process.
-    pub fn ttl(&self) -> Option<Duration> {
-        let vouched = self.tenure.glance().vouched;
-        // Not by `until`, which the longest hold sets, too.
-        let liveness = self.tenure.engine.driver.capabilities().liveness;
-        (liveness != Liveness::Process).then_some(vouched.ttl)
-    }
-
-    /// For how long the backend has not confirmed the hold: since the last request left that it
-    /// answered with the grant or a renewal. It goes on when the hold has ended.
-    pub fn unconfirmed_for(&self) -> Duration {
-        let vouched = self.tenure.glance().vouched;
-        self.tenure.engine.clock.now().saturating_duration_since(vouched.since)
-    }
-
-    /// Returns once the hold has ended: when it is lost, when its last guard is dropped, or, at
-    /// most 50 milliseconds later, when that guard is released. It never returns without cause.
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel-safe: nothing is consumed.
-    pub async fn ended(&self) {
-        self.ends_within(Duration::ZERO).await;
-    }
-
-    /// Returns once the hold can be vouched for no longer than `left`, for want of a renewal or
-    /// because it comes to its [maximum](Lease::max_hold): time to end the work in good order. At
-    /// the latest it returns when the hold has [ended](Self::ended). Like [`lost`](LockGuard::lost)
-    /// it may be late by a second after a suspension, and needs a runtime that runs.
-    ///
-    /// A renewal that comes through afterwards makes the hold longer again. It is sent when a third
-    /// of the lease is over, so `left` should be half of the lease at most: with two thirds, this
-    /// returns without cause.
-    ///
-    /// ```
-    /// # use lockkit_core::{Hold, Lease, Locker, memory::MemoryDriver};
-    /// # use std::time::Duration;
-    /// async fn import(hold: Hold) {
-    ///     tokio::select! {
-    ///         () = parts() => (),
-    ///         // Nobody else begins within the next two seconds.
-    ///         () = hold.ends_within(Duration::from_secs(2)) => note_where_to_go_on().await,
-    ///     }
-    /// }
-    /// # async fn parts() { std::future::pending().await }
-    /// # async fn note_where_to_go_on() {}
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> lockkit_core::Result<()> {
-    /// # let locker = Locker::new(MemoryDriver::new());
-    ///
-    /// let lease = Lease::new(Duration::from_secs(10)).max_hold(Duration::from_secs(60));
-    /// let guard = locker.lock("import")?.leased(lease)?.acquire().await?;
-    /// import(guard.hold()).await;
-    /// guard.release().await
-    /// # }
-    /// ```
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel-safe: nothing is consumed.
-    pub async fn ends_within(&self, left: Duration) {
-        let tenure = &self.tenure;
-        if tenure.engine.inside(tenure.ends_within(left)).await.is_none() {
-            // The keeper ends with its runtime, and may not have come to that yet.
-            tenure.lose();
-        }
-    }
-
-    pub(crate) fn lost_error(&self) -> Error {
-        self.tenure.engine.lost_error(self.name())
-    }
-
-    /// Why a hold has ended that nobody released.
-    fn end_error(&self) -> Error {
-        let engine = &self.tenure.engine;
-        match engine.stopping.is_cancelled() {
-            true => engine.shut_down_error(),
-            false => self.lost_error(),
-        }
-    }
-
-    fn fmt_as(&self, type_name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct(type_name)
-            .field("name", self.name())
-            .field("owner", &self.owner())
-            .field("fencing_token", &self.fencing_token())
-            .field("is_held", &self.is_held())
-            .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Hold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.fmt_as("Hold", f)
+        self.fmt_as("LockGuard", f)
     }
 }
 
@@ -428,7 +256,7 @@ impl LeasedGuard {
     /// Cancel-safe: if it is dropped at any point, the request goes on in the background, and may
     /// or may not lengthen the lease.
     pub async fn extend(&self, ttl: Duration) -> Result<()> {
-        let tenure = &self.guard.hold.tenure;
+        let tenure = &self.guard.tenure;
         let engine = &tenure.engine;
         Lease::new(ttl).check(engine.driver.id(), &engine.driver.capabilities())?;
         if !tenure.is_held() {
@@ -479,7 +307,7 @@ impl Deref for LeasedGuard {
 
 /// What the guards of one hold share: when the last one goes, so does the hold.
 #[derive(Debug)]
-pub(crate) struct Seat(Arc<Tenure>);
+pub(crate) struct Seat(Hold);
 
 impl Seat {
     pub(crate) fn is_held(&self) -> bool {
@@ -489,13 +317,14 @@ impl Seat {
     /// Ends the hold if it was held until now, and leaves it to the caller to release it and to
     /// [tell](Tenure::tell) of that.
     pub(crate) fn vacate(self) -> Option<Arc<Tenure>> {
-        self.0.end_quietly(Phase::Released).then(|| Arc::clone(&self.0))
+        let tenure = &self.0.tenure;
+        tenure.end_quietly(Phase::Released).then(|| Arc::clone(tenure))
     }
 }
 
 impl Drop for Seat {
     /// Tells the keeper, which is a task of the locker's runtime.
     fn drop(&mut self) {
-        self.0.end(Phase::Dropped);
+        self.0.tenure.end(Phase::Dropped);
     }
 }

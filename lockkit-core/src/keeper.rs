@@ -142,7 +142,7 @@ pub(crate) async fn retire(seat: Seat, mut caller: Caller<Result<()>>) {
         let outcome = match answer {
             Ok(Release::Freed) => Ok(()),
             Ok(Release::NotHeld) => Err(engine.lost_error(claim.name())),
-            Err(error) => Err(engine.failed_error(Operation::Release, claim.name(), error)),
+            Err(error) => Err(engine.failed_error(Operation::Release, Some(claim.name()), error)),
         };
         // A caller that is gone does not want to know.
         _ = caller.report(outcome);
@@ -173,7 +173,7 @@ pub(crate) async fn extend(tenure: Arc<Tenure>, ttl: Duration, mut caller: Calle
             tenure.lose();
             Err(engine.lost_error(claim.name()))
         }
-        Err(error) => Err(engine.failed_error(Operation::Renew, claim.name(), error)),
+        Err(error) => Err(engine.failed_error(Operation::Renew, Some(claim.name()), error)),
     };
     // A caller that is gone does not want to know.
     _ = caller.report(outcome);
@@ -264,7 +264,7 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
                     }
                     Renew::Never => {
                         heard = true;
-                        retry = Some(engine.clock.stamp() + jitter(vouched.ttl / 12));
+                        retry = Some(engine.clock.stamp() + vouched.ttl / 12);
                         false
                     }
                 },
@@ -323,8 +323,8 @@ impl Remains {
 /// longest lease that was asked for: with no answer to any release, that is the end of it. A
 /// session goes on, so there an answer is needed.
 ///
-/// The older a request, the less likely it still lands: releases that are answered come apart as it
-/// ages, so that what a long lease leaves in doubt costs the backend little.
+/// The older a request, the less likely it still lands: the next release comes the later after one
+/// that was answered, so that what a long lease leaves in doubt costs the backend little.
 pub(crate) async fn clear_up(
     engine: &Engine,
     claim: &Claim,

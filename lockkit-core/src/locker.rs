@@ -59,9 +59,8 @@ impl Locker {
     /// beside the locker. Whoever [shuts the locker down](Self::shutdown) closes the driver, for
     /// all who use it.
     pub fn from_arc(driver: Arc<dyn Driver>) -> Self {
-        let lease = Lease::default().within(&driver.capabilities());
-        let engine = Arc::new(Engine::new(driver, Clock::system(), Label::of_this_process()));
-        Self { engine, namespace: Namespace::default(), lease }
+        // Its lease is one that the driver can keep.
+        Self::builder_from_arc(driver).unchecked()
     }
 
     /// A locker on the driver that was connected to `url`, as the facade's `connect` makes it: with
@@ -381,8 +380,12 @@ impl LockerBuilder {
     /// [`Error::Unsupported`](crate::Error::Unsupported) if the lease is not renewed, and the
     /// driver's holds end with something other than a lease.
     pub fn build(self) -> Result<Locker> {
+        self.lease.check(self.driver.id(), &self.driver.capabilities())?;
+        Ok(self.unchecked())
+    }
+
+    fn unchecked(self) -> Locker {
         let Self { driver, namespace, lease, clock, label } = self;
-        lease.check(driver.id(), &driver.capabilities())?;
-        Ok(Locker { engine: Arc::new(Engine::new(driver, clock, label)), namespace, lease })
+        Locker { engine: Arc::new(Engine::new(driver, clock, label)), namespace, lease }
     }
 }

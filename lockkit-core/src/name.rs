@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 
+use crate::error::beginning;
 use crate::{Error, hex};
 
 /// A valid lock name, in its namespace.
@@ -193,7 +194,7 @@ impl Namespace {
             1..=64 if namespace.bytes().all(legal) => Ok(Self(namespace.into())),
             _ => Err(Error::config(
                 "namespace",
-                format!("{namespace:?} is not 1 to 64 characters of [A-Za-z0-9._-]"),
+                format!("{} is not 1 to 64 characters of [A-Za-z0-9._-]", beginning(namespace)),
             )),
         }
     }

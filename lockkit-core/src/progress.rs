@@ -27,10 +27,8 @@ pub(crate) struct Progress {
     pub(crate) in_doubt: Option<Instant>,
     /// Whether there may be something to release.
     pub(crate) traces: bool,
-    /// What the last ask failed with. Boxed, since most claims have none and waiters are many.
+    /// What the last ask failed with, if it failed. Boxed, since most claims have none and waiters are many.
     pub(crate) failure: Option<Box<DriverError>>,
-    /// Whether the last ask failed: news could only cut the back-off short.
-    pub(crate) backs_off: bool,
     /// How many asks were refused although news had told everybody to make them.
     pub(crate) in_vain: u32,
     pub(crate) pause: Pause,
@@ -53,7 +51,6 @@ impl Progress {
             in_doubt: None,
             traces: false,
             failure: None,
-            backs_off: false,
             in_vain: 0,
             pause: Pause::new(Duration::from_millis(5)),
             ticket: None,

@@ -22,8 +22,8 @@ use crate::{BoxError, Error, Fairness, Operation, meter};
 
 /// How many waiters of one locker have a place for one lock at the same time, unless they ask to be
 /// served in order. With a few, the next one is there when the lock is free. A place that is given up
-/// and taken by another costs the backend requests: with as many as there are waiters, those who
-/// wait for a moment only would have it do nothing else.
+/// and taken by another costs the backend requests: if every waiter had one, those who wait for a
+/// moment only would keep it busy with places alone.
 const PLACES: usize = 16;
 
 /// One claim on its way to a grant.
@@ -118,9 +118,9 @@ impl<'a> Pursuit<'a> {
                             Some(stop) => return self.give_up(stop, caller),
                             None => Change::AskAgain,
                         },
-                        change = self.engine.driver.changed(self.claim), if !self.progress.backs_off => {
-                            change
-                        }
+                        // Of what failed last, news could only cut the back-off short.
+                        change = self.engine.driver.changed(self.claim),
+                            if self.progress.failure.is_none() => change,
                     }
                 };
                 // Another thread may have begun a shutdown, and not roused this wait yet.
@@ -154,7 +154,7 @@ impl<'a> Pursuit<'a> {
                     Asked::Again(at) => next = at,
                 }
                 let progress = &mut *self.progress;
-                let was_in_vain = is_courteous && !progress.backs_off;
+                let was_in_vain = is_courteous && progress.failure.is_none();
                 progress.in_vain = progress.in_vain.saturating_add(was_in_vain.into());
             }
         }
@@ -265,8 +265,8 @@ impl<'a> Pursuit<'a> {
         takes_turns.then(|| if self.has_place() { PLACES } else { 1 })
     }
 
-    /// Whether those behind need not wait until what was asked last is answered and cleared up.
-    /// Where it has left a place, they do, lest there be more places than are to be.
+    /// Whether those behind need not wait until what was asked last is answered and cleared up. If
+    /// it has left a place they wait, so that there are never more than [`PLACES`].
     fn passes_turn_at_once(&self) -> bool {
         self.progress.ticket.as_ref().is_some_and(|ticket| !ticket.is_one_of_several())
     }
@@ -292,7 +292,6 @@ impl<'a> Pursuit<'a> {
             }
             Err(_) => (),
         }
-        self.progress.backs_off = false;
         let silent = answer.as_ref().is_err_and(|error| error.kind().is_transient());
         if !silent {
             self.progress.unanswered = None;
@@ -356,10 +355,9 @@ impl<'a> Pursuit<'a> {
             tracing::debug!(%lock, %owner, %kind, "asking again");
             self.contend();
             self.progress.failure = Some(Box::new(error));
-            self.progress.backs_off = true;
             return Some(Asked::Again(Some(now + jitter(self.pause()))));
         }
-        let error = self.engine.failed_error(Operation::Acquire, self.claim.name(), error);
+        let error = self.engine.failed_error(Operation::Acquire, Some(self.claim.name()), error);
         _ = caller.report(Err(error));
         None
     }
@@ -476,7 +474,8 @@ impl<'a> Pursuit<'a> {
                     || BoxError::from("no answer for the length of a lease"),
                     |failure| failure.into_source(),
                 );
-                self.engine.failed_error(Operation::Acquire, name, DriverError::new(kind, source))
+                let error = DriverError::new(kind, source);
+                self.engine.failed_error(Operation::Acquire, Some(name), error)
             }
         };
         // The caller may be gone by now.

@@ -491,8 +491,8 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "news cut the back-off short",
         file: "pursuit.rs",
-        sound: "changed(self.claim), if !self.progress.backs_off =>",
-        broken: "changed(self.claim) =>",
+        sound: "if self.progress.failure.is_none() =>",
+        broken: "if true =>",
         test: "news_do_not_cut_the_back_off_short",
     },
     Defect {
@@ -666,7 +666,7 @@ pub(crate) const DEFECTS: &[Defect] = &[
     },
     Defect {
         what: "work that a shutdown ends is said to have lost its lock",
-        file: "guard.rs",
+        file: "hold.rs",
         sound: "match engine.stopping.is_cancelled() {",
         broken: "match engine.stopping.is_cancelled() && false {",
         test: "a_shutdown_cancels_work_and_is_no_loss",
