@@ -113,11 +113,11 @@ async fn attempt(options: &Run) -> Result<u8, Failure> {
             };
             let (end, last) =
                 under_lock(guard, shared, driver, options, limits, terminal, &mut signals).await;
-            match end {
-                End::ByItself(code) | End::AsTold(code) => (code, last),
-                // What the backend may still have runs out.
-                End::WithTheLock => return Ok(exit::LOST),
-            }
+            let code = match end {
+                End::ByItself(code) | End::AsTold(code) => code,
+                End::WithTheLock => exit::LOST,
+            };
+            (code, last)
         }
         Err(failure) => {
             let code = failure.report(options);

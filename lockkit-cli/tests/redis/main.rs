@@ -38,6 +38,7 @@ fn main() -> ExitCode {
             outage_at_least,
         ),
         trial("a_request_without_an_answer_is_told_of_as_one", || REDIS.start(), unanswered),
+        trial("a_late_renewal_keeps_nothing_of_a_lost_lock", || REDIS.start(), renewed_late),
         trial("a_second_signal_ends_the_clean_up", || REDIS.start(), told_twice),
         trial("a_failover_does_not_end_the_command", sentinels, failover),
         trial("a_broken_hold_goes_to_the_next", || REDIS.url(), broken),
@@ -151,6 +152,23 @@ async fn unanswered(server: Server) {
     assert!(ended.err.contains("what became of a request to redis is not known"), "{ended:?}");
     locks.open_gate();
     assert_eq!(holder.finish().code, 0);
+}
+
+/// Its request is carried out when the command is over.
+async fn renewed_late(server: Server) {
+    let locks = Locks::new();
+    let running = start(&locks, &server.url(), "3s", "late", "echo ready; read -r _ <gate");
+    assert_eq!(running.line().as_deref(), Some("ready"));
+    server.stop().unwrap();
+    // The next line is that of nobody.
+    assert_eq!(running.line(), None);
+    server.cont().unwrap();
+    let ended = running.finish();
+    assert_eq!(ended.code, 70, "{ended:?}");
+    assert!(!ended.err.contains("runs out by itself"), "{ended:?}");
+    let mut command = locks.run(&["--try"], "late", ["true"]);
+    command.env("LOCKKIT_URL", server.url());
+    assert_eq!(Running::start(command).finish().code, 0);
 }
 
 /// Whoever cannot wait for that.
