@@ -182,20 +182,28 @@ impl Tree {
         }
     }
 
+    /// The program first: of a large machine, a look at all processes takes its time.
     fn signal_each(&self, signal: Signal) {
-        for pid in self.members() {
-            // As above.
-            _ = kill_process(pid, signal);
+        // As above.
+        let send = |pid| _ = kill_process(pid, signal);
+        if !self.ended {
+            send(self.root);
         }
+        self.descendants().into_iter().for_each(send);
     }
 
     /// The program, unless it has ended, and its descendants, parents before their children.
     pub(crate) fn members(&self) -> Vec<Pid> {
         let mut members = Vec::from_iter((!self.ended).then_some(self.root));
-        if self.sees_all {
-            members.extend(descendants(&self.others).into_iter().filter(|pid| *pid != self.root));
-        }
+        members.extend(self.descendants());
         members
+    }
+
+    fn descendants(&self) -> Vec<Pid> {
+        match self.sees_all {
+            true => descendants(&self.others).into_iter().filter(|pid| *pid != self.root).collect(),
+            false => Vec::new(),
+        }
     }
 }
 

@@ -123,15 +123,17 @@ mod linux {
             while let Some(signal) = caught.arrived().await {
                 tree.signal(signal);
             }
+            // To start it has taken a while.
+            if getppid() != Some(parent) {
+                return Ok(end_alone(tree).await);
+            }
             gate.open();
             loop {
                 tokio::select! {
                     biased;
                     _ = woken.recv() => {
                         if getppid() != Some(parent) {
-                            // There is nobody left to tell about processes that cannot be killed.
-                            _ = tree.kill().await;
-                            return Ok(exit::LOST);
+                            return Ok(end_alone(tree).await);
                         }
                         suspension.end(&tree);
                     }
@@ -150,9 +152,7 @@ mod linux {
                         // that nobody would continue. The command may end of that before this process
                         // is woken.
                         if getppid() != Some(parent) {
-                            // As above.
-                            _ = tree.kill().await;
-                            return Ok(exit::LOST);
+                            return Ok(end_alone(tree).await);
                         }
                         // What the command leaves behind goes on, and nobody else knows of it.
                         suspension.end(&tree);
@@ -161,6 +161,12 @@ mod linux {
                 }
             }
         })
+    }
+
+    /// `lockkit` is gone. Nobody is left to tell about processes that cannot be killed.
+    async fn end_alone(mut tree: Tree) -> u8 {
+        _ = tree.kill().await;
+        exit::LOST
     }
 
     fn exec(parent: Pid, gate: &str, program: &[OsString]) -> io::Result<u8> {

@@ -1,6 +1,11 @@
+use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::process::Command;
+
+use rustix::fs::{CWD, Mode, OFlags, mkfifoat};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Locks, Running};
+use crate::support::{Locks, Running, eventually};
 
 /// Leaves the work to a child that would go on, and prints the process id of the warden.
 const SCRIPT: &str = "sleep 1000 & echo $PPID; wait; echo never";
@@ -55,6 +60,35 @@ fn the_command_goes_with_both() {
     kill_process(warden, Signal::KILL).unwrap();
     running.signal(Signal::KILL);
     assert_eq!(running.line(), None);
+}
+
+/// `lockkit` is killed when its warden has last looked for it, and before there is a command.
+#[test]
+fn a_command_does_not_begin_after_lockkit_has_ended() {
+    let locks = Locks::new();
+    let (shim, pipe) = (locks.path("held_up.so"), locks.path("pipe"));
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/run/held_up.c");
+    let mut build = Command::new("cc");
+    build.args(["-shared", "-fPIC", "-o"]).arg(&shim).arg(source);
+    assert!(build.status().unwrap().success());
+    mkfifoat(CWD, &pipe, Mode::RWXU).unwrap();
+    let mut open = File::options();
+    open.write(true).custom_flags(OFlags::NONBLOCK.bits().try_into().unwrap());
+    // A command that has begun need not come to write before it is killed.
+    for round in 0..10 {
+        let mut command = locks.run(&[], &round.to_string(), ["echo", "begun"]);
+        command.env("LD_PRELOAD", &shim).env("HELD_UP", &pipe);
+        let running = Running::start(command);
+        let mut held_up = None;
+        eventually("the warden waits", || {
+            held_up = open.open(&pipe).ok();
+            held_up.is_some()
+        });
+        running.signal(Signal::KILL);
+        running.status();
+        drop(held_up);
+        assert_eq!(running.line(), None);
+    }
 }
 
 #[test]
