@@ -53,6 +53,9 @@ pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> Result<T> {
 pub(crate) const ENCODED: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_').remove(b'~');
 
+/// What errors call the locks that are meant where there is no URL.
+pub(crate) const DEFAULT: &str = "the default locks";
+
 /// Where the URL is that is not given.
 pub(crate) const VARIABLE: &str = "LOCKKIT_URL";
 
@@ -90,7 +93,7 @@ pub(crate) fn of_environment() -> Result<Option<String>> {
 
 /// A database file, in a folder that is made here and belongs to this user alone.
 fn embedded() -> Result<BackendUrl> {
-    let wrong = |reason: String| Error::config("the default locks", reason);
+    let wrong = |reason: String| Error::config(DEFAULT, reason);
     let folder = state_home()
         .ok_or_else(|| wrong("neither XDG_STATE_HOME nor HOME is an absolute path".into()))?
         .join("lockkit");
@@ -100,7 +103,7 @@ fn embedded() -> Result<BackendUrl> {
         .create(&folder)
         .map_err(|error| wrong(format!("{}: {error}", folder.display())))?;
     let file = folder.join("locks.db");
-    let path = text(file.as_os_str(), "the default locks")?;
+    let path = text(file.as_os_str(), DEFAULT)?;
     format!("sqlite:{}?ttl=10s", utf8_percent_encode(path, ENCODED)).parse()
 }
 

@@ -72,15 +72,11 @@ fn attempt(options: &Conformance, checks: Vec<&'static Check>) -> Result<u8> {
     // Nobody else has this namespace, so everything in it may be removed.
     let id = &OwnerId::random().to_string()[..12];
     let namespace = Namespace::new(&format!("conformance-{id}"))?;
-    let driver = backend::block_on(connect(&url))??;
-    let driver_id = driver.id();
+    let locker = backend::block_on(try_out(&url, namespace.clone(), options.ttl))??;
+    let driver_id = locker.driver().id();
     let ttl = options.ttl.unwrap_or_else(|| default_ttl(driver_id));
-    let suite = suite(&url, &*driver, namespace.clone()).ttl(ttl);
-    match options.ttl {
-        // The suite would take the nearest lease that the driver can keep.
-        Some(ttl) => drop(Locker::builder_from_arc(driver).ttl(ttl).build()?),
-        None => drop(driver),
-    }
+    let suite = suite(&url, &**locker.driver(), namespace.clone()).ttl(ttl);
+    drop(locker);
     backend::block_on(async {
         let mut signals = Signals::catch(Terminal::Shared)
             .map_err(|error| Error::config("this process", error.to_string()))?;
@@ -99,6 +95,34 @@ fn attempt(options: &Conformance, checks: Vec<&'static Check>) -> Result<u8> {
         }
         Ok(code)
     })?
+}
+
+/// Makes sure that this user may do what each check does, and that the driver can keep such a lease,
+/// where the suite would take the nearest one.
+async fn try_out(url: &BackendUrl, namespace: Namespace, ttl: Option<Duration>) -> Result<Locker> {
+    let builder = Locker::builder_from_arc(connect(url).await?).namespace(namespace);
+    let locker = match ttl {
+        Some(ttl) => builder.ttl(ttl),
+        None => builder,
+    };
+    let locker = locker.build()?;
+    let use_it = async {
+        locker.lock("rights")?.acquire_timeout(LAST_ANSWERS).await?.release().await?;
+        match locker.capabilities().inspection {
+            true => locker.held().await.map(drop),
+            false => Ok(()),
+        }
+    };
+    let used = use_it.await;
+    _ = timeout(backend::CLEAN_UP, locker.shutdown()).await;
+    match used {
+        Err(error @ Error::Denied(_)) => {
+            say("the checks take and list locks in namespaces that begin with `conformance-`");
+            Err(error)
+        }
+        // Whatever else is wrong, the checks find out.
+        _ => Ok(locker),
+    }
 }
 
 /// Short, since there are many checks, but a lease that the backend keeps as it is.

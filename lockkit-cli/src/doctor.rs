@@ -84,6 +84,9 @@ fn failed(topic: &'static str, error: &Error) -> Diagnosis {
             "name another place in the URL, or set this one up as the page of the driver in docs/ \
              says"
         }
+        Error::Config { what, .. } if what == backend::DEFAULT => {
+            "set LOCKKIT_URL, or HOME or XDG_STATE_HOME to a folder of this user"
+        }
         _ => "correct the URL, in --url or LOCKKIT_URL: docs/urls.md has what can stand there",
     };
     Diagnosis::error(topic, chain(error), advice)

@@ -22,6 +22,7 @@ use std::process::Command;
 use crate::exit;
 use crate::gate::Gate;
 use crate::report::say;
+use crate::table::visible;
 
 #[cfg(target_os = "linux")]
 pub(crate) use self::linux::{command, step};
@@ -49,7 +50,7 @@ fn plain(program: &[OsString]) -> Command {
 /// Says why a program could not be started, and returns the exit code.
 pub(crate) fn not_started(program: &[OsString], error: &io::Error) -> u8 {
     let name = program.first().map(|name| name.to_string_lossy()).unwrap_or_default();
-    say(format!("`{name}` cannot be run: {error}"));
+    say(format!("`{}` cannot be run: {error}", visible(&name)));
     exit::of_start(error)
 }
 

@@ -58,6 +58,14 @@ fn what_cannot_be_connected_to_is_a_finding_with_advice() {
 }
 
 #[test]
+fn a_user_without_a_home_is_not_sent_to_a_url() {
+    let mut command = lockkit();
+    command.env_clear().env("HOME", "/dev/null").arg("doctor");
+    let ended = Running::start(command).finish();
+    assert!(ended.code == 1 && ended.out.contains("-> set LOCKKIT_URL, or HOME"), "{ended:?}");
+}
+
+#[test]
 fn a_database_that_is_no_place_for_locks_is_an_error() {
     let locks = Locks::new();
     fs::write(locks.path("locks.db"), "a letter, not a database; ".repeat(100)).unwrap();

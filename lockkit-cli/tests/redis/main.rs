@@ -50,6 +50,7 @@ fn main() -> ExitCode {
             || RedisCluster::start_member(&[]),
             of_a_cluster,
         ),
+        trial("checks_need_rights_of_their_own", || REDIS.start(), without_rights),
         trial("checks_tell_what_they_leave", || REDIS.start(), conformance),
         #[cfg(feature = "bench")]
         trial("what_keeps_an_order_on_request_is_measured_so", || REDIS.start(), in_order),
@@ -304,6 +305,33 @@ async fn conformance(server: Server) {
         assert!(ended.err.contains(": redis-cli -n 3 --scan"), "{ended:?}");
         assert!(ended.err.contains("xargs redis-cli -n 3 del"), "{ended:?}");
     }
+}
+
+/// A user of the docs, whose locks are in another namespace.
+async fn without_rights(server: Server) {
+    let mut connection = redis_at(&server.url()).await;
+    let url = format!("redis://app:pw@{}", server.addr());
+    let rights = "on >pw ~{lockkit:* &{lockkit:* +evalsha +eval +select +time +exists +pttl +hget \
+                  +hmget +hset +del +pexpire +pexpireat +zadd +zrem +zrange +zrangebyscore +zscore \
+                  +zcard +publish +subscribe +unsubscribe +pubsub|numsub";
+    let grant = |rights: &str| {
+        let mut grant = redis::cmd("ACL");
+        grant.arg("SETUSER").arg("app").arg(rights.split_whitespace().collect::<Vec<_>>());
+        grant
+    };
+    let checks = |code: i32| {
+        let ended = command(&Locks::new(), &url, &["conformance", "driver::tokens_are"]);
+        assert_eq!(ended.code, code, "{ended:?}");
+        ended
+    };
+    let () = grant(rights).query_async(&mut connection).await.unwrap();
+    let ended = checks(77);
+    assert!(ended.out.is_empty() && ended.err.contains("begin with `conformance-`"), "{ended:?}");
+    let () = grant("~{conformance-* &{conformance-*").query_async(&mut connection).await.unwrap();
+    checks(77);
+    let () = grant("+scan").query_async(&mut connection).await.unwrap();
+    let ended = checks(0);
+    assert!(!ended.err.contains("runs out by itself"), "{ended:?}");
 }
 
 /// Whatever the URL calls the driver, and whatever else it says.

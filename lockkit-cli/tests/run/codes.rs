@@ -294,5 +294,7 @@ fn a_command_that_is_not_there_frees_the_lock() {
         assert_eq!(ended.code, code, "{program}: {ended:?}");
         assert!(ended.err.contains(&format!("`{program}` cannot be run")), "{ended:?}");
     }
+    let ended = Running::start(locks.run(&[], "name", ["./no\n\u{1b}[31m"])).finish();
+    assert!(ended.err.contains(r"`./no\n\u{1b}[31m` cannot be run"), "{ended:?}");
     assert_eq!(locks.finish(&["--try"], "name", "true").code, 0);
 }
