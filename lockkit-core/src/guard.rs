@@ -256,20 +256,44 @@ impl LeasedGuard {
     /// Cancel-safe: if it is dropped at any point, the request goes on in the background, and may
     /// or may not lengthen the lease.
     pub async fn extend(&self, ttl: Duration) -> Result<()> {
-        let tenure = &self.guard.tenure;
-        let engine = &tenure.engine;
-        Lease::new(ttl).check(engine.driver.id(), &engine.driver.capabilities())?;
-        if !tenure.is_held() {
-            return Err(self.lost_error());
-        }
-        let extended =
-            Driven::new(engine, |caller| keeper::extend(Arc::clone(tenure), ttl, caller));
-        extended.await.unwrap_or_else(|none| {
-            Err(match tenure.is_held() {
-                true => engine.no_report_error(none, Operation::Renew, Some(self.name())),
-                false => self.lost_error(),
-            })
-        })
+        extend(self, ttl).await
+    }
+
+    /// Does `work` under the hold, as [`LockGuard::run`] does, and lets it lengthen the lease.
+    ///
+    /// ```
+    /// # use lockkit_core::{AcquireOptions, Lease, Locker, Renew, memory::MemoryDriver};
+    /// # use std::time::Duration;
+    /// # async fn import(part: u32) {}
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkit_core::Result<()> {
+    /// # let locker = Locker::new(MemoryDriver::new());
+    /// // A part that takes longer is dropped.
+    /// const PART: Duration = Duration::from_secs(10);
+    /// let lock = locker.lock("import")?.leased(Lease::new(PART).renew(Renew::Never))?;
+    /// let guard = lock.acquire_leased(AcquireOptions::new()).await?;
+    /// let imported = guard.run(async |hold| {
+    ///     for part in 0..3 {
+    ///         hold.extend(PART).await?;
+    ///         import(part).await;
+    ///     }
+    ///     Ok(())
+    /// });
+    /// imported.await?
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Same as [`LockGuard::run`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Same as [`LockGuard::run`].
+    pub async fn run<T, F>(self, work: impl FnOnce(LeasedHold) -> F) -> Result<T>
+    where
+        F: Future<Output = T>,
+    {
+        self.guard.run(|hold| work(LeasedHold { hold })).await
     }
 
     /// Releases the lock, as [`LockGuard::release`] does.
@@ -303,6 +327,52 @@ impl Deref for LeasedGuard {
     fn deref(&self) -> &LockGuard {
         &self.guard
     }
+}
+
+/// A look at a hold whose lease can be lengthened on demand. Like a [`Hold`], to which it
+/// dereferences, it does not keep the lock held. [`LeasedGuard::run`] makes one.
+#[derive(Clone, Debug)]
+pub struct LeasedHold {
+    hold: Hold,
+}
+
+impl LeasedHold {
+    /// Makes the hold last for `ttl` from now, as [`LeasedGuard::extend`] does.
+    ///
+    /// # Errors
+    ///
+    /// Same as [`LeasedGuard::extend`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Same as [`LeasedGuard::extend`].
+    pub async fn extend(&self, ttl: Duration) -> Result<()> {
+        extend(&self.hold, ttl).await
+    }
+}
+
+impl Deref for LeasedHold {
+    type Target = Hold;
+
+    fn deref(&self) -> &Hold {
+        &self.hold
+    }
+}
+
+async fn extend(hold: &Hold, ttl: Duration) -> Result<()> {
+    let tenure = &hold.tenure;
+    let engine = &tenure.engine;
+    Lease::new(ttl).check(engine.driver.id(), &engine.driver.capabilities())?;
+    if !tenure.is_held() {
+        return Err(hold.lost_error());
+    }
+    let extended = Driven::new(engine, |caller| keeper::extend(Arc::clone(tenure), ttl, caller));
+    extended.await.unwrap_or_else(|none| {
+        Err(match tenure.is_held() {
+            true => engine.no_report_error(none, Operation::Renew, Some(hold.name())),
+            false => hold.lost_error(),
+        })
+    })
 }
 
 /// What the guards of one hold share: when the last one goes, so does the hold.

@@ -317,10 +317,10 @@ impl Who {
 impl State {
     fn try_acquire(&mut self, claim: &Claim) -> Result<Attempt, DriverError> {
         let (now, owner) = (claim.now(), claim.owner());
-        self.serve(claim.name(), Some(now));
+        self.serve(claim.name());
         let entry = self.locks.entry(claim.name().clone()).or_default();
         if let Some(held) = entry.held.as_mut().filter(|held| held.owner != owner) {
-            let taken = Taken::new().free_in(held.expiry.saturating_duration_since(now));
+            let taken = Taken::new().free_in(held.remaining());
             if claim.waits() {
                 // What was told before this refusal is over.
                 self.mailboxes.open(owner).take();
@@ -355,7 +355,7 @@ impl State {
 
     fn renew(&mut self, claim: &Claim) -> Renewal {
         let now = claim.now();
-        self.serve(claim.name(), Some(now));
+        self.serve(claim.name());
         let held = self.locks.get_mut(claim.name()).and_then(|entry| entry.held.as_mut());
         match held.filter(|held| held.owner == claim.owner()) {
             Some(held) => {
@@ -369,7 +369,7 @@ impl State {
     fn release(&mut self, claim: &Claim) -> Release {
         let owner = claim.owner();
         self.mailboxes.close(owner);
-        self.serve(claim.name(), Some(claim.now()));
+        self.serve(claim.name());
         let Some(entry) = self.locks.get_mut(claim.name()) else { return Release::NotHeld };
         let freed = entry.held.take_if(|held| held.owner == owner).is_some();
         if !freed {
@@ -377,7 +377,7 @@ impl State {
             let at = entry.places.iter().position(|place| place.owner == owner);
             _ = at.and_then(|at| entry.places.remove(at));
         }
-        self.serve(claim.name(), Some(claim.now()));
+        self.serve(claim.name());
         if freed { Release::Freed } else { Release::NotHeld }
     }
 
@@ -397,16 +397,15 @@ impl State {
         let is_meant = |held: &mut Held| owner.is_none_or(|owner| held.owner == owner);
         let held = entry.held.take_if(is_meant)?;
         self.mailboxes.tell(held.owner, Change::Lost);
-        self.serve(name, None);
+        self.serve(name);
         // A lease that had run out was nobody's hold.
         held.seen()
     }
 
     /// Ends a lease that has run out, and hands a free lock to the first place that is alive.
-    fn serve(&mut self, name: &LockName, now: Option<Instant>) {
+    fn serve(&mut self, name: &LockName) {
         let Some(entry) = self.locks.get_mut(name) else { return };
-        let expired = now.and_then(|now| entry.held.take_if(|held| held.expiry <= now));
-        if let Some(Held { owner, .. }) = expired {
+        if let Some(Held { owner, .. }) = entry.held.take_if(|held| held.remaining().is_zero()) {
             self.mailboxes.close_if_over(owner);
         }
         while entry.held.is_none()
@@ -429,10 +428,15 @@ impl State {
 }
 
 impl Held {
+    /// By the clock of its holder: each machine of a test has its own.
+    fn remaining(&self) -> Duration {
+        self.expiry.saturating_duration_since(self.who.clock.now())
+    }
+
     /// The hold as others see it, unless it has run out.
     fn seen(&self) -> Option<Holder> {
         let now = self.who.clock.now();
-        let free_in = self.expiry.saturating_duration_since(now);
+        let free_in = self.remaining();
         let holder =
             Holder::new(self.owner).with_label(self.who.label.clone()).with_token(self.token);
         let holder = holder

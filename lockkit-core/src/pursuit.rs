@@ -470,10 +470,11 @@ impl<'a> Pursuit<'a> {
             }
             Stop::Silence { kind, .. } => {
                 self.progress.tell_owner();
-                let source = self.progress.failure.take().map_or_else(
-                    || BoxError::from("no answer for the length of a lease"),
-                    |failure| failure.into_source(),
-                );
+                let source = match self.progress.failure.take() {
+                    None => BoxError::from("no answer for the length of a lease"),
+                    Some(failure) if failure.kind() == kind => failure.into_source(),
+                    Some(failure) => NoAnswer::beside(*failure).into(),
+                };
                 let error = DriverError::new(kind, source);
                 self.engine.failed_error(Operation::Acquire, Some(name), error)
             }
@@ -515,6 +516,20 @@ enum Stop {
         over: Instant,
     },
     ShutDown,
+}
+
+/// A silence, where the last ask that failed did so in another way.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer for the length of a lease; another ask failed: {kind}")]
+struct NoAnswer {
+    kind: ErrorKind,
+    source: BoxError,
+}
+
+impl NoAnswer {
+    fn beside(failure: DriverError) -> Self {
+        Self { kind: failure.kind(), source: failure.into_source() }
+    }
 }
 
 /// What becomes of a claim that waits.

@@ -15,8 +15,8 @@ pub(crate) mod private {
 
 /// A lock, whatever backend is behind it.
 ///
-/// A function that takes `&dyn DistributedLock` works with every backend. The everyday methods
-/// are in [`LockExt`]. Only lockkit implements these traits, so that they can grow; backends
+/// A function that takes `&dyn DistributedLock` works with every backend. An `Arc` or a `Box` of a lock
+/// is a lock, too. The everyday methods are in [`LockExt`]. Only lockkit implements these traits, so that they can grow; backends
 /// implement [`Driver`](crate::driver::Driver).
 #[async_trait]
 pub trait DistributedLock: private::Sealed + Debug + Send + Sync + 'static {

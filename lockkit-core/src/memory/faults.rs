@@ -9,14 +9,50 @@ use crate::driver::{DriverError, ErrorKind};
 /// What is to go wrong with the next requests to a [`MemoryDriver`](super::MemoryDriver).
 #[derive(Default)]
 pub struct Faults {
-    planned: Mutex<HashMap<Operation, VecDeque<Fault>>>,
+    planned: Mutex<HashMap<Operation, Plan>>,
+}
+
+#[derive(Debug, Default)]
+struct Plan {
+    next: VecDeque<Fault>,
+    /// What all requests after those meet with.
+    rest: Option<Fault>,
 }
 
 impl Faults {
     /// Makes one request of this kind go wrong: the next one for which nothing is planned yet. Those
     /// that can are acquiring, renewing, releasing, and inspecting: a look or a list.
     pub fn inject(&self, operation: Operation, fault: Fault) {
-        self.lock().entry(operation).or_default().push_back(fault);
+        self.lock().entry(operation).or_default().next.push_back(fault);
+    }
+
+    /// Makes all requests of this kind go wrong for which nothing else is planned, as during an
+    /// outage, until the plans are [cleared](Self::clear).
+    ///
+    /// ```
+    /// # use lockkit_core::driver::ErrorKind;
+    /// # use lockkit_core::memory::{Fault, MemoryDriver};
+    /// # use lockkit_core::{Locker, Operation};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> lockkit_core::Result<()> {
+    /// let backend = MemoryDriver::new();
+    /// let locker = Locker::builder(backend.clone()).ttl(Duration::from_secs(30)).build()?;
+    /// let guard = locker.lock("stock")?.acquire().await?;
+    /// backend.faults().inject_always(Operation::Renew, Fault::Fail(ErrorKind::Unreachable));
+    /// tokio::time::sleep(Duration::from_secs(25)).await;
+    /// backend.faults().clear();
+    /// tokio::time::sleep(Duration::from_secs(25)).await;
+    /// assert!(guard.is_held());
+    /// # Ok(()) }
+    /// ```
+    pub fn inject_always(&self, operation: Operation, fault: Fault) {
+        self.lock().entry(operation).or_default().rest = Some(fault);
+    }
+
+    /// Makes nothing go wrong any more, unless it is under way.
+    pub fn clear(&self) {
+        self.lock().clear();
     }
 
     pub(super) fn next(&self, operation: Operation) -> Option<Fault> {
@@ -24,12 +60,13 @@ impl Faults {
         if planned.is_empty() {
             return None;
         }
-        let fault = planned.get_mut(&operation)?.pop_front();
-        planned.retain(|_, faults| !faults.is_empty());
+        let plan = planned.get_mut(&operation)?;
+        let fault = plan.next.pop_front().or(plan.rest);
+        planned.retain(|_, plan| !plan.next.is_empty() || plan.rest.is_some());
         fault
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Operation, VecDeque<Fault>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Operation, Plan>> {
         self.planned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

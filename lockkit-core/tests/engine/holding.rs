@@ -147,6 +147,25 @@ async fn a_hold_taken_away_is_reported_also_while_a_renewal_is_under_way() {
     assert_eq!(start.elapsed(), Duration::ZERO);
 }
 
+/// What a test does with lockers that are to each other as machines.
+#[tokio::test(start_paused = true)]
+async fn a_hold_ends_by_the_clock_of_the_machine_that_has_it() {
+    let (sleeps, wakes) = (Clock::simulated(), Clock::simulated());
+    let backend = MemoryDriver::new();
+    let [sleeper, waker] = [&sleeps, &wakes].map(|clock| {
+        let builder = Locker::builder(backend.clone()).ttl(TTL).clock(clock.clone());
+        builder.build().unwrap().lock("a").unwrap()
+    });
+    let guard = waker.acquire().await.unwrap();
+    sleeps.suspend(TTL * 2);
+    assert!(sleeper.try_acquire().await.unwrap().is_none() && guard.is_held());
+    guard.release().await.unwrap();
+
+    let guard = sleeper.acquire().await.unwrap();
+    sleeps.suspend(TTL * 2);
+    assert!(waker.try_acquire().await.unwrap().is_some() && !guard.is_held());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_suspended_machine_has_lost_its_holds() {
     let (backend, clock) = (MemoryDriver::new(), Clock::simulated());

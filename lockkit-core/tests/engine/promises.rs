@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{Attempt, Claim, Driver, DriverError, Grant, Release, Renewal};
+use lockkit_core::memory::MemoryDriver;
 use lockkit_core::{
-    AcquireOptions, Capabilities, Error, Fairness, Lease, Liveness, Lock, Locker, Renew,
+    AcquireOptions, Capabilities, DistributedLock, Error, FairLock, Fairness, Lease, LeasedLock,
+    Liveness, Lock, LockExt as _, Locker, Owner, ReentrantLock, Renew,
 };
 use tokio::time::{Instant, sleep};
 
@@ -155,4 +157,34 @@ async fn holds_that_began_together_are_not_renewed_together() {
     let (first, last) = (renewed[0], renewed[renewed.len() - 1]);
     assert!(last - first > TTL / 25, "all between {first:?} and {last:?}");
     assert!(last <= TTL / 3 + Duration::from_millis(2), "{last:?} is late");
+}
+
+/// Generic code that takes any lock takes one that was chosen at run time.
+#[tokio::test]
+async fn a_pointer_to_a_lock_is_a_lock() {
+    async fn is_taken(lock: impl DistributedLock) -> bool {
+        lock.try_acquire().await.unwrap().is_none()
+    }
+    async fn depth(lock: impl ReentrantLock) -> usize {
+        let owner = Owner::new();
+        let _guard = lock.acquire_as(&owner, AcquireOptions::new()).await.unwrap();
+        lock.depth(&owner)
+    }
+    async fn extend(lock: impl LeasedLock) {
+        let guard = lock.acquire_leased(AcquireOptions::new()).await.unwrap();
+        guard.extend(lock.lease().ttl()).await.unwrap();
+    }
+    fn name_of(lock: impl FairLock) -> String {
+        lock.name().as_str().into()
+    }
+    let locker = Locker::new(MemoryDriver::new());
+    let lock = |name| locker.lock(name).unwrap();
+    let [any, other]: [Arc<dyn DistributedLock>; 2] =
+        ["a", "b"].map(|name| Arc::new(lock(name)) as _);
+    let _guard = any.acquire().await.unwrap();
+    assert_eq!((is_taken(any).await, is_taken(other).await), (true, false));
+    assert_eq!(depth(Arc::new(lock("b")) as Arc<dyn ReentrantLock>).await, 1);
+    let leased = lock("c").leased(Lease::new(TTL)).unwrap();
+    extend(Box::new(leased) as Box<dyn LeasedLock>).await;
+    assert_eq!(name_of(Arc::new(lock("d").fair().unwrap()) as Arc<dyn FairLock>), "d");
 }
