@@ -54,7 +54,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // Dropping the work has already let go of the lock; this waits until the backend knows, so that
     // nobody has to wait for a lease to run out. What cannot be given back runs out by itself.
     if timeout(GRACE, locker.shutdown()).await.is_err() {
-        println!("the backend does not answer");
+        println!("not all is settled");
     }
 
     let guard = next.await??;
