@@ -409,6 +409,16 @@ impl DriverError {
         Self { kind, source: source.into() }
     }
 
+    /// The same failure, of a request that changes nothing: not answered is as good as not sent, so
+    /// that [`ErrorKind::Unknown`] becomes [`ErrorKind::Unreachable`].
+    #[must_use]
+    pub fn without_effect(self) -> Self {
+        match self.kind {
+            ErrorKind::Unknown => Self { kind: ErrorKind::Unreachable, ..self },
+            _ => self,
+        }
+    }
+
     /// What kind of failure it is.
     pub fn kind(&self) -> ErrorKind {
         self.kind

@@ -147,10 +147,7 @@ impl MemoryDriver {
         let backend = Arc::clone(&self.backend);
         let limit = CallLimit::default().of_a_look();
         let seen = fault.strike(limit, move || Ok(look(&backend.lock()))).await;
-        seen.map_err(|error| match error.kind() {
-            ErrorKind::Unknown => DriverError::new(ErrorKind::Unreachable, error.into_source()),
-            _ => error,
-        })
+        seen.map_err(DriverError::without_effect)
     }
 }
 

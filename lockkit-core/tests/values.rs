@@ -161,6 +161,14 @@ async fn a_locker_heeds_what_the_url_of_its_driver_says() {
     }
 }
 
+#[test]
+fn what_changes_nothing_is_never_unknown() {
+    let without_effect = |kind| DriverError::new(kind, "a reason").without_effect();
+    assert_eq!(without_effect(ErrorKind::Unknown).kind(), ErrorKind::Unreachable);
+    assert_eq!(without_effect(ErrorKind::Denied).kind(), ErrorKind::Denied);
+    assert_eq!(without_effect(ErrorKind::Unknown).into_source().to_string(), "a reason");
+}
+
 #[tokio::test]
 async fn an_error_tells_its_driver_and_its_lock() {
     let name = LockName::new(&Namespace::default(), "orders").unwrap();

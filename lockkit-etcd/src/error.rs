@@ -43,12 +43,11 @@ impl Failure {
     /// The error of an attempt to connect: nothing was asked for yet.
     pub(crate) fn while_connecting(self) -> DriverError {
         match self.kind() {
-            ErrorKind::Unknown => DriverError::new(ErrorKind::Unreachable, self),
             // Not etcd at all, or no TLS where it is demanded.
             ErrorKind::Unreachable if self.is_about_tls() => {
                 DriverError::new(ErrorKind::Misconfigured, self)
             }
-            kind => DriverError::new(kind, self),
+            _ => self.without_effect(),
         }
     }
 
@@ -58,11 +57,8 @@ impl Failure {
     }
 
     /// The error of a request that only reads.
-    pub(crate) fn of_a_look(self) -> DriverError {
-        match self.kind() {
-            ErrorKind::Unknown => DriverError::new(ErrorKind::Unreachable, self),
-            kind => DriverError::new(kind, self),
-        }
+    pub(crate) fn without_effect(self) -> DriverError {
+        self.of_a_request().without_effect()
     }
 
     /// Whether another member may do better.
@@ -301,7 +297,7 @@ mod tests {
     fn what_was_not_answered_is_unknown_unless_it_only_read() {
         let silent = || Failure::NoAnswer(std::time::Duration::from_secs(1));
         assert_eq!(silent().of_a_request().kind(), ErrorKind::Unknown);
-        assert_eq!(silent().of_a_look().kind(), ErrorKind::Unreachable);
+        assert_eq!(silent().without_effect().kind(), ErrorKind::Unreachable);
         assert_eq!(silent().while_connecting().kind(), ErrorKind::Unreachable);
         assert_eq!(Failure::Closed.of_a_request().kind(), ErrorKind::Unreachable);
     }

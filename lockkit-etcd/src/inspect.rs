@@ -24,13 +24,15 @@ impl Inspect for EtcdDriver {
         let keys = self
             .keys(Queue::of(name, self.dialect).prefix(), 0)
             .await
-            .map_err(Failure::of_a_look)?;
-        self.status_of(name.clone(), &keys).await.map_err(Failure::of_a_look)
+            .map_err(Failure::without_effect)?;
+        self.status_of(name.clone(), &keys).await.map_err(Failure::without_effect)
     }
 
     async fn held(&self, namespace: &Namespace) -> Result<Vec<LockStatus>, DriverError> {
-        let keys =
-            self.keys(&self.dialect.prefix_of(namespace), 0).await.map_err(Failure::of_a_look)?;
+        let keys = self
+            .keys(&self.dialect.prefix_of(namespace), 0)
+            .await
+            .map_err(Failure::without_effect)?;
         let mut queues: Vec<(LockName, Vec<KeyValue>)> = Vec::new();
         let mut named: Vec<_> = keys
             .into_iter()
@@ -56,7 +58,7 @@ impl Inspect for EtcdDriver {
         let is_held = |status: &LockStatus| status.holder().is_some();
         statuses
             .map(|statuses| statuses.into_iter().filter(is_held).collect())
-            .map_err(Failure::of_a_look)
+            .map_err(Failure::without_effect)
     }
 
     async fn break_hold(
@@ -68,9 +70,9 @@ impl Inspect for EtcdDriver {
         let all = self.inspection_limit();
         // Another claim may hold the lock by the time the hold is broken.
         while !all.left().is_zero() {
-            let keys = self.keys(queue.prefix(), 1).await.map_err(Failure::of_a_look)?;
+            let keys = self.keys(queue.prefix(), 1).await.map_err(Failure::without_effect)?;
             let Some(first) = keys.first() else { return Ok(None) };
-            let holder = self.holder_of(first).await.map_err(Failure::of_a_look)?;
+            let holder = self.holder_of(first).await.map_err(Failure::without_effect)?;
             if owner.is_some_and(|owner| holder.owner() != owner) {
                 return Ok(None);
             }
@@ -87,7 +89,7 @@ impl Inspect for EtcdDriver {
     }
 
     async fn diagnose(&self, namespace: &Namespace) -> Result<Vec<Diagnosis>, DriverError> {
-        diagnosis::diagnose(self, namespace).await.map_err(Failure::of_a_look)
+        diagnosis::diagnose(self, namespace).await.map_err(Failure::without_effect)
     }
 }
 

@@ -63,10 +63,7 @@ impl FileDriver {
         let folder = Arc::clone(&self.folder);
         let limit = patience(self.inspection_limit());
         let seen = self.claims.work_aside(self.deadline(), move || work(&folder, limit)).await;
-        seen.map_err(|error| match error.kind() {
-            ErrorKind::Unknown => DriverError::new(ErrorKind::Unreachable, error.into_source()),
-            _ => error,
-        })
+        seen.map_err(DriverError::without_effect)
     }
 
     fn deadline(&self) -> Instant {

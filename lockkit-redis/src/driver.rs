@@ -131,13 +131,10 @@ impl RedisDriver {
             // Nobody asks again.
             Err(error) => {
                 let arguments = [&*claimant];
-                let released = self.call(claim, RELEASE.on(&keys, &arguments)).await;
-                let kind = match (released, error.kind()) {
-                    (Err(_), _) => ErrorKind::Unknown,
-                    (_, ErrorKind::Unknown) => ErrorKind::Unreachable,
-                    (_, kind) => kind,
-                };
-                Err(DriverError::new(kind, error.into_source()))
+                Err(match self.call(claim, RELEASE.on(&keys, &arguments)).await {
+                    Ok(_) => error.without_effect(),
+                    Err(_) => DriverError::new(ErrorKind::Unknown, error.into_source()),
+                })
             }
         }
     }

@@ -96,10 +96,7 @@ impl RedisDriver {
         request: impl Request,
     ) -> Result<Value, DriverError> {
         let answer = self.servers.call_at(member, &request, self.inspection_limit()).await;
-        answer.map_err(|error| match error.kind() {
-            ErrorKind::Unknown => DriverError::new(ErrorKind::Unreachable, error.into_source()),
-            _ => error,
-        })
+        answer.map_err(DriverError::without_effect)
     }
 
     fn inspection_limit(&self) -> Duration {

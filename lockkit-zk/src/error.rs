@@ -47,8 +47,7 @@ pub(crate) enum Failure {
 impl Failure {
     /// The error of an attempt to connect, or of a request that changes nothing.
     pub(crate) fn without_effect(self) -> DriverError {
-        let kind = self.known_kind().unwrap_or(ErrorKind::Unreachable);
-        DriverError::new(kind, self)
+        self.of_a_request().without_effect()
     }
 
     /// The error of a request: what was not answered may have been carried out.

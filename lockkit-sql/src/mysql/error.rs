@@ -69,16 +69,14 @@ impl Failure {
 
     /// The error of an attempt to connect: nothing was asked for yet.
     pub(super) fn while_connecting(self) -> DriverError {
-        let kind = match &self {
+        match &self {
             // Not a MySQL server at all, no TLS where it is demanded, or a certificate that is not
             // to be trusted.
-            Self::Client(error) if is_about_the_set_up(error) => ErrorKind::Misconfigured,
-            other => match other.known_kind() {
-                None | Some(ErrorKind::Unknown) => ErrorKind::Unreachable,
-                Some(kind) => kind,
-            },
-        };
-        DriverError::new(kind, self)
+            Self::Client(error) if is_about_the_set_up(error) => {
+                DriverError::new(ErrorKind::Misconfigured, self)
+            }
+            _ => self.without_effect(),
+        }
     }
 
     /// The error of a request: what was not answered may have been carried out.
@@ -87,11 +85,8 @@ impl Failure {
     }
 
     /// The error of a request that only reads.
-    pub(super) fn of_a_look(self) -> DriverError {
-        match self.known_kind() {
-            None | Some(ErrorKind::Unknown) => DriverError::new(ErrorKind::Unreachable, self),
-            Some(kind) => DriverError::new(kind, self),
-        }
+    pub(super) fn without_effect(self) -> DriverError {
+        self.of_a_request().without_effect()
     }
 
     /// Whether the request may have been carried out.
@@ -329,7 +324,7 @@ mod tests {
             Failure::from(sqlx::Error::from(error))
         };
         assert_eq!(broken().of_a_request().kind(), ErrorKind::Unknown);
-        assert_eq!(broken().of_a_look().kind(), ErrorKind::Unreachable);
+        assert_eq!(broken().without_effect().kind(), ErrorKind::Unreachable);
         assert_eq!(broken().while_connecting().kind(), ErrorKind::Unreachable);
         assert!(broken().spoils_the_connection());
     }

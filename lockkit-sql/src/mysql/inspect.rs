@@ -23,17 +23,17 @@ impl Inspect for MysqlDriver {
     async fn look(&self, name: &LockName) -> Result<LockStatus, DriverError> {
         let ([namespace, lock], [of_namespace, of_lock]) = (claims::of(name), claims::of(name));
         let values = [namespace, lock, of_namespace, of_lock];
-        let rows = self.read(STATUS, &values).await.map_err(Failure::of_a_look)?;
-        status_of(name.clone(), &rows).map_err(Failure::of_a_look)
+        let rows = self.read(STATUS, &values).await.map_err(Failure::without_effect)?;
+        status_of(name.clone(), &rows).map_err(Failure::without_effect)
     }
 
     async fn held(&self, namespace: &Namespace) -> Result<Vec<LockStatus>, DriverError> {
         let value = Value::text(namespace.as_str());
-        let rows = self.read(HELD, &[value, value]).await.map_err(Failure::of_a_look)?;
+        let rows = self.read(HELD, &[value, value]).await.map_err(Failure::without_effect)?;
         rows.chunk_by(|row, next| bytes_of(row, "name").ok() == bytes_of(next, "name").ok())
             .map(|rows| status_of(name_of(namespace, &rows[0])?, rows))
             .collect::<Result<_, _>>()
-            .map_err(Failure::of_a_look)
+            .map_err(Failure::without_effect)
     }
 
     async fn break_hold(
@@ -53,7 +53,7 @@ impl Inspect for MysqlDriver {
     }
 
     async fn diagnose(&self, namespace: &Namespace) -> Result<Vec<Diagnosis>, DriverError> {
-        diagnosis::diagnose(self, namespace).await.map_err(Failure::of_a_look)
+        diagnosis::diagnose(self, namespace).await.map_err(Failure::without_effect)
     }
 }
 

@@ -99,10 +99,7 @@ impl Failure {
             other if other.is_violation("unsupported startup parameter") => {
                 ErrorKind::Misconfigured
             }
-            other => match other.known_kind() {
-                None | Some(ErrorKind::Unknown) => ErrorKind::Unreachable,
-                Some(kind) => kind,
-            },
+            _ => return self.without_effect(),
         };
         DriverError::new(kind, self)
     }
@@ -113,11 +110,8 @@ impl Failure {
     }
 
     /// The error of a request that only reads.
-    pub(super) fn of_a_look(self) -> DriverError {
-        match self.known_kind() {
-            None | Some(ErrorKind::Unknown) => DriverError::new(ErrorKind::Unreachable, self),
-            Some(kind) => DriverError::new(kind, self),
-        }
+    pub(super) fn without_effect(self) -> DriverError {
+        self.of_a_request().without_effect()
     }
 
     /// Whether the request may have been carried out.
@@ -353,7 +347,7 @@ mod tests {
             Failure::from(sqlx::Error::from(error))
         };
         assert_eq!(broken().of_a_request().kind(), ErrorKind::Unknown);
-        assert_eq!(broken().of_a_look().kind(), ErrorKind::Unreachable);
+        assert_eq!(broken().without_effect().kind(), ErrorKind::Unreachable);
         assert_eq!(broken().while_connecting().kind(), ErrorKind::Unreachable);
         assert!(broken().spoils_the_connection());
     }

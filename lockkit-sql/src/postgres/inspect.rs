@@ -24,17 +24,17 @@ const BREAK: &str = "SELECT owner, label, token, age, remaining \
 #[async_trait]
 impl Inspect for PostgresDriver {
     async fn look(&self, name: &LockName) -> Result<LockStatus, DriverError> {
-        let rows = self.read(STATUS, &claims::of(name)).await.map_err(Failure::of_a_look)?;
-        status_of(name.clone(), &rows).map_err(Failure::of_a_look)
+        let rows = self.read(STATUS, &claims::of(name)).await.map_err(Failure::without_effect)?;
+        status_of(name.clone(), &rows).map_err(Failure::without_effect)
     }
 
     async fn held(&self, namespace: &Namespace) -> Result<Vec<LockStatus>, DriverError> {
         let values = [Value::Text(namespace.as_str())];
-        let rows = self.read(HELD, &values).await.map_err(Failure::of_a_look)?;
+        let rows = self.read(HELD, &values).await.map_err(Failure::without_effect)?;
         rows.chunk_by(|row, next| text_of(row).ok() == text_of(next).ok())
             .map(|rows| status_of(name_of(namespace, &rows[0])?, rows))
             .collect::<Result<_, _>>()
-            .map_err(Failure::of_a_look)
+            .map_err(Failure::without_effect)
     }
 
     async fn break_hold(
@@ -53,7 +53,7 @@ impl Inspect for PostgresDriver {
     }
 
     async fn diagnose(&self, namespace: &Namespace) -> Result<Vec<Diagnosis>, DriverError> {
-        diagnosis::diagnose(self, namespace).await.map_err(Failure::of_a_look)
+        diagnosis::diagnose(self, namespace).await.map_err(Failure::without_effect)
     }
 }
 

@@ -198,12 +198,7 @@ impl Database {
         let observed = timeout_at(deadline, Box::pin(observing)).await.unwrap_or_else(|_| {
             Err(Problem::found(ErrorKind::Unreachable, "it was not read within the time for it"))
         });
-        observed.map_err(|problem| match self.at(problem) {
-            error if error.kind() == ErrorKind::Unknown => {
-                DriverError::new(ErrorKind::Unreachable, error.into_source())
-            }
-            error => error,
-        })
+        observed.map_err(|problem| self.at(problem).without_effect())
     }
 
     /// Reads an answer.

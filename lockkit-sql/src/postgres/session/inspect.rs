@@ -36,12 +36,12 @@ impl Inspect for PostgresSessionDriver {
                 None => status,
             })
         };
-        look.await.map_err(Failure::of_a_look)
+        look.await.map_err(Failure::without_effect)
     }
 
     async fn held(&self, namespace: &Namespace) -> Result<Vec<LockStatus>, DriverError> {
         let values = [Value::Text(namespace.as_str())];
-        let rows = self.read(HELD, &values).await.map_err(Failure::of_a_look)?;
+        let rows = self.read(HELD, &values).await.map_err(Failure::without_effect)?;
         rows.iter()
             .map(|row| {
                 let name = name_of(namespace, row)?;
@@ -49,7 +49,7 @@ impl Inspect for PostgresSessionDriver {
                 Ok(LockStatus::free(name).held_by(holder))
             })
             .collect::<Result<_, _>>()
-            .map_err(Failure::of_a_look)
+            .map_err(Failure::without_effect)
     }
 
     /// Ends the session, so this is done only where it holds nothing else.
@@ -88,7 +88,7 @@ impl Inspect for PostgresSessionDriver {
     }
 
     async fn diagnose(&self, namespace: &Namespace) -> Result<Vec<Diagnosis>, DriverError> {
-        diagnosis::diagnose(self, namespace).await.map_err(Failure::of_a_look)
+        diagnosis::diagnose(self, namespace).await.map_err(Failure::without_effect)
     }
 }
 
