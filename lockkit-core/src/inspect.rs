@@ -166,6 +166,14 @@ impl Holder {
         self
     }
 
+    /// As [`with_label`](Self::with_label), for the text that the backend has. A label decides
+    /// nothing, so a text that is none is left out, and hides nobody.
+    #[must_use]
+    pub fn labelled(mut self, text: impl AsRef<[u8]>) -> Self {
+        self.label = Label::read(text);
+        self
+    }
+
     /// Adds the fencing token of the hold.
     #[must_use]
     pub fn with_token(mut self, token: FencingToken) -> Self {
@@ -232,6 +240,14 @@ impl Waiter {
     #[must_use]
     pub fn with_label(mut self, label: Label) -> Self {
         self.label = Some(label);
+        self
+    }
+
+    /// As [`with_label`](Self::with_label), for the text that the backend has. A text that is no
+    /// label is left out, and hides nobody.
+    #[must_use]
+    pub fn labelled(mut self, text: impl AsRef<[u8]>) -> Self {
+        self.label = Label::read(text);
         self
     }
 

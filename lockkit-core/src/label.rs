@@ -28,6 +28,11 @@ impl Label {
         Ok(Self(label.into()))
     }
 
+    /// What a backend has kept as a label; `None` if it is none.
+    pub(crate) fn read(text: impl AsRef<[u8]>) -> Option<Self> {
+        Self::new(std::str::from_utf8(text.as_ref()).ok()?).ok()
+    }
+
     /// Host and process id.
     pub fn of_this_process() -> Self {
         static THIS: LazyLock<Label> = LazyLock::new(|| {

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkit_core::driver::DriverError;
+use lockkit_core::driver::{DriverError, OwnerId};
 use lockkit_core::memory::MemoryDriver;
 use lockkit_core::{
-    AcquireOptions, BackendUrl, Diagnosis, Error, ErrorKind, Grade, Label, LockName, Locker,
-    Namespace, Wait,
+    AcquireOptions, BackendUrl, Diagnosis, Error, ErrorKind, Grade, Holder, Label, LockName,
+    Locker, Namespace, Wait, Waiter,
 };
 
 fn url(text: &str) -> BackendUrl {
@@ -93,6 +93,20 @@ fn names_and_labels_may_be_as_long_as_they_say() {
     }
     // Bytes count, not characters.
     assert!(Label::new(&"ä".repeat(Label::MAX_LEN / 2 + 1)).is_err());
+}
+
+#[test]
+fn what_is_no_label_hides_nobody() {
+    let owner = OwnerId::random();
+    let holder = |text: &[u8]| Holder::new(owner).labelled(text);
+    let label = Label::new("web-3 ü").unwrap();
+    assert_eq!(holder("web-3 ü".as_bytes()), Holder::new(owner).with_label(label.clone()));
+    let waiter = Waiter::new(owner).with_label(label);
+    assert_eq!(Waiter::new(owner).labelled("web-3 ü"), waiter);
+    for none in ["".as_bytes(), b"a\nb", b"\xff", &[b'x'; Label::MAX_LEN + 1]] {
+        assert_eq!(holder(none), Holder::new(owner), "{none:?}");
+        assert_eq!(Waiter::new(owner).labelled(none), Waiter::new(owner), "{none:?}");
+    }
 }
 
 #[test]

@@ -121,11 +121,9 @@ impl EtcdDriver {
     async fn holder_of(&self, kv: &KeyValue) -> Result<Holder, Failure> {
         let token = FencingToken::try_from(kv.create_revision()).ok();
         let (owner, label) = self.dialect.owner_of(kv)?;
-        let mut holder = Holder::new(owner)
+        let holder = Holder::new(owner)
+            .labelled(label)
             .with_token(token.ok_or(Failure::Foreign("a revision that is not positive"))?);
-        if let Some(label) = label {
-            holder = holder.with_label(label);
-        }
         Ok(match self.remaining(kv.lease()).await? {
             Some(remaining) => holder.with_remaining(remaining),
             None => holder,
@@ -153,11 +151,7 @@ impl EtcdDriver {
 
     fn waiter_of(&self, kv: &KeyValue) -> Result<Waiter, Failure> {
         let (owner, label) = self.dialect.owner_of(kv)?;
-        let waiter = Waiter::new(owner);
-        Ok(match label {
-            Some(label) => waiter.with_label(label),
-            None => waiter,
-        })
+        Ok(Waiter::new(owner).labelled(label))
     }
 
     /// The limit for one request, from now on.

@@ -60,13 +60,13 @@ impl Dialect {
         (name.segment(LONGEST_SEGMENT) == segment).then_some(name)
     }
 
-    /// Who has this key, and the owner's label if that is told.
-    pub(crate) fn owner_of(self, kv: &KeyValue) -> Result<(OwnerId, Option<Label>), Failure> {
+    /// Who has this key, and the text in place of the owner's label.
+    pub(crate) fn owner_of(self, kv: &KeyValue) -> Result<(OwnerId, &str), Failure> {
         if let Some(told) = Value::read(kv.value()) {
             return Ok(told);
         }
         match (self, stand_in(kv.create_revision()).parse()) {
-            (Self::Etcdctl, Ok(owner)) => Ok((owner, None)),
+            (Self::Etcdctl, Ok(owner)) => Ok((owner, "")),
             _ => Err(Failure::Foreign("a key in the queue is none of lockkit's")),
         }
     }
@@ -119,10 +119,10 @@ impl Value {
         &self.0
     }
 
-    /// A label decides nothing, so an invalid one is simply left out.
-    fn read(value: &[u8]) -> Option<(OwnerId, Option<Label>)> {
+    /// The owner, and the text in place of its label.
+    fn read(value: &[u8]) -> Option<(OwnerId, &str)> {
         let (owner, label) = std::str::from_utf8(value).ok()?.split_once(' ')?;
-        Some((owner.parse().ok()?, Label::new(label).ok()))
+        Some((owner.parse().ok()?, label))
     }
 }
 
@@ -154,7 +154,7 @@ mod tests {
         let label = Label::new("web 3").unwrap();
         let value = Value::new(owner, &label);
         assert_eq!(value.as_bytes(), b"00112233445566778899aabbccddeeff web 3");
-        assert_eq!(Value::read(value.as_bytes()), Some((owner, Some(label))));
+        assert_eq!(Value::read(value.as_bytes()), Some((owner, "web 3")));
         for foreign in ["", "web 3", "00112233445566778899aabbccddeeff"] {
             assert_eq!(Value::read(foreign.as_bytes()), None, "{foreign}");
         }

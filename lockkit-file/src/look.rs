@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use lockkit_core::driver::ErrorKind;
-use lockkit_core::{Holder, Label, LockName, LockStatus, Namespace};
+use lockkit_core::{Holder, LockName, LockStatus, Namespace};
 
 use crate::error::Problem;
 use crate::folder::Folder;
@@ -165,11 +165,7 @@ pub(crate) fn status(name: LockName, holder: Option<Record>) -> LockStatus {
 }
 
 pub(crate) fn holder_of(record: &Record) -> Holder {
-    let mut holder = Holder::new(record.owner).with_token(record.token);
-    // A label decides nothing, so a text that is not one is only left out.
-    if let Ok(label) = Label::new(&record.label) {
-        holder = holder.with_label(label);
-    }
+    let mut holder = Holder::new(record.owner).with_token(record.token).labelled(&record.label);
     // Otherwise it was granted in another time namespace.
     if let Some(micros) = time::since_boot().checked_sub(record.since) {
         holder = holder.with_held_for(Duration::from_micros(micros));

@@ -4,7 +4,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use lockkit_core::driver::{DriverError, ErrorKind, Inspect, OwnerId};
-use lockkit_core::{Diagnosis, Holder, Label, LockName, LockStatus, Namespace, Waiter};
+use lockkit_core::{Diagnosis, Holder, LockName, LockStatus, Namespace, Waiter};
 use redis::Value;
 
 use crate::diagnosis;
@@ -157,11 +157,9 @@ type Told = (String, String, Option<String>, Option<u64>, u64);
 fn holder((owner, token, label, since, remaining): Told) -> Result<Holder, DriverError> {
     let token = token.parse().map_err(foreign)?;
     let mut holder = Holder::new(owner.parse().map_err(foreign)?)
+        .labelled(label.unwrap_or_default())
         .with_token(token)
         .with_remaining(Duration::from_millis(remaining));
-    if let Some(label) = label.and_then(|label| Label::new(&label).ok()) {
-        holder = holder.with_label(label);
-    }
     if let Some(since) = since {
         holder = holder.with_held_for(Duration::from_millis(since));
     }
@@ -171,13 +169,9 @@ fn holder((owner, token, label, since, remaining): Told) -> Result<Holder, Drive
 fn waiter((claimant, since): (String, u64)) -> Result<Waiter, DriverError> {
     let mut parts = claimant.splitn(3, ' ');
     let [owner, _inbox, label] = [(); 3].map(|()| parts.next().unwrap_or_default());
-    let waiter = Waiter::new(owner.parse().map_err(foreign)?);
-    let waiter = waiter.with_waiting_for(Duration::from_millis(since));
-    Ok(match Label::new(label) {
-        Ok(label) => waiter.with_label(label),
-        // A label decides nothing, so whoever put another text there hides no waiter.
-        Err(_) => waiter,
-    })
+    Ok(Waiter::new(owner.parse().map_err(foreign)?)
+        .labelled(label)
+        .with_waiting_for(Duration::from_millis(since)))
 }
 
 pub(crate) fn foreign(error: impl std::error::Error + Send + Sync + 'static) -> DriverError {

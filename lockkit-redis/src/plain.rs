@@ -9,7 +9,7 @@ use lockkit_core::driver::{
     Attempt, Claim, DriverError, ErrorKind, Grant, OwnerId, Release, Renewal,
 };
 use lockkit_core::driver::{Taken, Vouch};
-use lockkit_core::{FencingToken, Holder, Label, LockName, LockStatus, Namespace};
+use lockkit_core::{FencingToken, Holder, LockName, LockStatus, Namespace};
 
 use crate::driver::{RedisDriver, milliseconds, parse, unintelligible};
 use crate::inspect::foreign;
@@ -167,13 +167,11 @@ fn holder((owner, token, label, since, remaining): Told) -> Result<Holder, Drive
     let label = match token {
         Some(token) => {
             holder = holder.with_token(token.parse().map_err(foreign)?);
-            label
+            label.unwrap_or_default()
         }
-        None => Some("not lockkit".into()),
+        None => "not lockkit".into(),
     };
-    if let Some(label) = label.and_then(|label| Label::new(&label).ok()) {
-        holder = holder.with_label(label);
-    }
+    holder = holder.labelled(label);
     if let Some(since) = since {
         holder = holder.with_held_for(Duration::from_millis(since));
     }

@@ -3,7 +3,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::try_join_all;
 use lockkit_core::driver::{DriverError, ErrorKind, Inspect, Limit, OwnerId};
-use lockkit_core::{Diagnosis, Holder, Label, LockName, LockStatus, Namespace, Waiter};
+use lockkit_core::{Diagnosis, Holder, LockName, LockStatus, Namespace, Waiter};
 use zookeeper_client::{CreateMode, Error, MultiWriteError, MultiWriteResult, Stat};
 
 use crate::diagnosis;
@@ -197,10 +197,7 @@ fn holder(
     stat: &Stat,
     now: Option<i64>,
 ) -> Result<Holder, DriverError> {
-    let mut holder = Holder::new(owner(contender)?).with_token(token(stat.czxid)?);
-    if let Some(label) = label(data) {
-        holder = holder.with_label(label);
-    }
+    let mut holder = Holder::new(owner(contender)?).labelled(data).with_token(token(stat.czxid)?);
     // A holder that had to wait wrote to its node once the lock was granted.
     if let Some(now) = now {
         holder = holder.with_held_for(since(stat.mtime, now));
@@ -214,10 +211,7 @@ fn waiter(
     stat: &Stat,
     now: Option<i64>,
 ) -> Result<Waiter, DriverError> {
-    let mut waiter = Waiter::new(owner(contender)?);
-    if let Some(label) = label(data) {
-        waiter = waiter.with_label(label);
-    }
+    let mut waiter = Waiter::new(owner(contender)?).labelled(data);
     if let Some(now) = now {
         waiter = waiter.with_waiting_for(since(stat.ctime, now));
     }
@@ -232,9 +226,4 @@ fn since(time: i64, now: i64) -> Duration {
 
 fn owner(contender: &Contender) -> Result<OwnerId, DriverError> {
     contender.owner.ok_or_else(|| Failure::Foreign(contender.node.clone()).without_effect())
-}
-
-/// The label decides nothing, so whoever put something else there hides nobody.
-fn label(data: &[u8]) -> Option<Label> {
-    Label::new(std::str::from_utf8(data).ok()?).ok()
 }

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use lockkit_core::driver::{DriverError, ErrorKind, Inspect, Limit, OwnerId};
-use lockkit_core::{Diagnosis, Holder, Label, LockName, LockStatus, Namespace, Waiter};
+use lockkit_core::{Diagnosis, Holder, LockName, LockStatus, Namespace, Waiter};
 use sqlx::Row as _;
 use sqlx::mysql::MySqlRow;
 
@@ -120,11 +120,8 @@ fn status_of(name: LockName, rows: &[MySqlRow]) -> Result<LockStatus, Failure> {
                 status = status.held_by(holder(owner, label, row.try_get("token")?, times)?);
             }
             _ => {
-                let waiter = Waiter::new(owner).with_waiting_for(duration(age));
-                waiters.push(match label.and_then(label_of) {
-                    Some(label) => waiter.with_label(label),
-                    None => waiter,
-                });
+                let waiter = Waiter::new(owner).labelled(label.unwrap_or_default());
+                waiters.push(waiter.with_waiting_for(duration(age)));
             }
         }
     }
@@ -138,24 +135,16 @@ fn holder(
     token: i64,
     (age, remaining): (i64, i64),
 ) -> Result<Holder, Failure> {
-    let holder = Holder::new(owner)
+    Ok(Holder::new(owner)
+        .labelled(label.unwrap_or_default())
         .with_token(claims::token(token)?)
         .with_held_for(duration(age))
-        .with_remaining(duration(remaining));
-    Ok(match label.and_then(label_of) {
-        Some(label) => holder.with_label(label),
-        None => holder,
-    })
+        .with_remaining(duration(remaining)))
 }
 
 pub(super) fn owner_of(bytes: &[u8]) -> Result<OwnerId, Failure> {
     let owner = std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok());
     owner.ok_or(Failure::found(ErrorKind::Foreign, "an owner in a row is none"))
-}
-
-/// A label decides nothing, so an invalid one is merely left out.
-pub(super) fn label_of(bytes: &[u8]) -> Option<Label> {
-    Label::new(std::str::from_utf8(bytes).ok()?).ok()
 }
 
 pub(super) fn name_of(namespace: &Namespace, row: &MySqlRow) -> Result<LockName, Failure> {

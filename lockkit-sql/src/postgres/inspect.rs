@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{DriverError, ErrorKind, Inspect, OwnerId};
-use lockkit_core::{Diagnosis, Holder, Label, LockName, LockStatus, Namespace, Waiter};
+use lockkit_core::{Diagnosis, Holder, LockName, LockStatus, Namespace, Waiter};
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
@@ -96,21 +96,16 @@ fn leased_by(row: &PgRow) -> Result<Holder, Failure> {
 
 /// Who holds the lock whose row this is, whatever it is that ends the hold.
 pub(super) fn holder_of(row: &PgRow) -> Result<Holder, Failure> {
-    let holder = Holder::new(owner_of(row)?)
+    Ok(Holder::new(owner_of(row)?)
+        .labelled(label_of(row)?)
         .with_token(claims::token(row.try_get("token")?)?)
-        .with_held_for(duration(row.try_get("age")?));
-    Ok(match label_of(row)? {
-        Some(label) => holder.with_label(label),
-        None => holder,
-    })
+        .with_held_for(duration(row.try_get("age")?)))
 }
 
 fn waiter_of(row: &PgRow) -> Result<Waiter, Failure> {
-    let waiter = Waiter::new(owner_of(row)?).with_waiting_for(duration(row.try_get("age")?));
-    Ok(match label_of(row)? {
-        Some(label) => waiter.with_label(label),
-        None => waiter,
-    })
+    Ok(Waiter::new(owner_of(row)?)
+        .labelled(label_of(row)?)
+        .with_waiting_for(duration(row.try_get("age")?)))
 }
 
 pub(super) fn owner_of(row: &PgRow) -> Result<OwnerId, Failure> {
@@ -119,10 +114,9 @@ pub(super) fn owner_of(row: &PgRow) -> Result<OwnerId, Failure> {
         .map_err(|error| Failure::found(ErrorKind::Foreign, format!("an owner in a row: {error}")))
 }
 
-/// A label decides nothing, so an invalid one is merely left out.
-fn label_of(row: &PgRow) -> Result<Option<Label>, Failure> {
-    let text: Option<&str> = row.try_get("label")?;
-    Ok(text.and_then(|text| Label::new(text).ok()))
+/// Nothing, if there is none.
+fn label_of(row: &PgRow) -> Result<&str, sqlx::Error> {
+    Ok(row.try_get::<Option<_>, _>("label")?.unwrap_or_default())
 }
 
 fn text_of(row: &PgRow) -> Result<&str, sqlx::Error> {

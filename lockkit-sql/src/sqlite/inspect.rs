@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use lockkit_core::driver::{DriverError, Inspect, OwnerId};
-use lockkit_core::{Diagnosis, Holder, Label, LockName, LockStatus, Namespace, Waiter};
+use lockkit_core::{Diagnosis, Holder, LockName, LockStatus, Namespace, Waiter};
 use sqlx::Row as _;
 use sqlx::sqlite::SqliteRow;
 use tokio::time::Instant;
@@ -129,10 +129,7 @@ fn holder_of(row: &SqliteRow, clock: &HostClock, now: i64) -> Result<Option<Hold
     if hold.has_run_out(clock, now) {
         return Ok(None);
     }
-    let mut holder = Holder::new(hold.owner);
-    if let Some(label) = label_of(row)? {
-        holder = holder.with_label(label);
-    }
+    let mut holder = Holder::new(hold.owner).labelled(label_of(row)?);
     if let Some(token) = hold.fencing_token() {
         holder = holder.with_token(token);
     }
@@ -151,10 +148,7 @@ fn waiter_of(row: &SqliteRow, clock: &HostClock, now: i64) -> Result<Option<Wait
     if place.has_run_out(clock, now) {
         return Ok(None);
     }
-    let mut waiter = Waiter::new(place.owner);
-    if let Some(label) = label_of(row)? {
-        waiter = waiter.with_label(label);
-    }
+    let mut waiter = Waiter::new(place.owner).labelled(label_of(row)?);
     if !place.is_doubtful(clock, now) {
         let since: i64 = row.try_get("since")?;
         waiter = waiter.with_waiting_for(duration(now.saturating_sub(since)));
@@ -162,10 +156,8 @@ fn waiter_of(row: &SqliteRow, clock: &HostClock, now: i64) -> Result<Option<Wait
     Ok(Some(waiter))
 }
 
-/// A label decides nothing, so an invalid one is merely left out.
-fn label_of(row: &SqliteRow) -> Result<Option<Label>, sqlx::Error> {
-    let text: &str = row.try_get("label")?;
-    Ok(Label::new(text).ok())
+fn label_of(row: &SqliteRow) -> Result<&str, sqlx::Error> {
+    row.try_get("label")
 }
 
 fn text_of(row: &SqliteRow) -> Result<&str, sqlx::Error> {

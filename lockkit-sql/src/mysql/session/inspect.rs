@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{DriverError, ErrorKind, Inspect, Limit, OwnerId};
-use lockkit_core::{Diagnosis, Holder, Label, LockName, LockStatus, Namespace};
+use lockkit_core::{Diagnosis, Holder, LockName, LockStatus, Namespace};
 use sqlx::Row as _;
 use sqlx::mysql::MySqlRow;
 use tokio::time::sleep;
@@ -15,7 +15,7 @@ use crate::micros::duration;
 use crate::mysql::claims;
 use crate::mysql::connections::{Steps, Transaction, Value};
 use crate::mysql::error::Failure;
-use crate::mysql::inspect::{bytes_of, label_of, name_of, owner_of};
+use crate::mysql::inspect::{bytes_of, name_of, owner_of};
 use crate::mysql::kill::{END, NO_SUCH_SESSION};
 use crate::seats::Urgency;
 use crate::session::Server as _;
@@ -180,18 +180,11 @@ fn holder(name: &LockName, row: &MySqlRow) -> Result<Holder, Failure> {
     let ours = (name.namespace().as_str().as_bytes(), name.as_str().as_bytes());
     if row_is_of != (Some(ours.0), Some(ours.1)) {
         let id: i64 = row.try_get("id")?;
-        let holder = Holder::new(owner_of(format!("{id:032x}").as_bytes())?);
-        // A label decides nothing, so an invalid one is merely left out.
-        return Ok(match Label::new(&format!("session {id}")) {
-            Ok(label) => holder.with_label(label),
-            Err(_) => holder,
-        });
+        let owner = owner_of(format!("{id:032x}").as_bytes())?;
+        return Ok(Holder::new(owner).labelled(format!("session {id}")));
     }
-    let holder = Holder::new(owner_of(bytes_of(row, "owner")?)?)
+    Ok(Holder::new(owner_of(bytes_of(row, "owner")?)?)
+        .labelled(bytes_of(row, "label")?)
         .with_token(claims::token(row.try_get("token")?)?)
-        .with_held_for(duration(row.try_get("age")?));
-    Ok(match label_of(bytes_of(row, "label")?) {
-        Some(label) => holder.with_label(label),
-        None => holder,
-    })
+        .with_held_for(duration(row.try_get("age")?)))
 }

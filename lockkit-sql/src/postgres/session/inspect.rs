@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{DriverError, ErrorKind, Inspect, OwnerId};
-use lockkit_core::{Diagnosis, Holder, Label, LockName, LockStatus, Namespace};
+use lockkit_core::{Diagnosis, Holder, LockName, LockStatus, Namespace};
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
@@ -144,9 +144,5 @@ fn holder(name: &LockName, row: &PgRow) -> Result<Holder, Failure> {
     let owner = format!("{:032x}", pid.unwrap_or_default()).parse().map_err(|error| {
         Failure::found(ErrorKind::Foreign, format!("no id for {called}: {error}"))
     })?;
-    // A label decides nothing, so an invalid one is merely left out.
-    Ok(match Label::new(&called) {
-        Ok(label) => Holder::new(owner).with_label(label),
-        Err(_) => Holder::new(owner),
-    })
+    Ok(Holder::new(owner).labelled(called))
 }
