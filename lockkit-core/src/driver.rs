@@ -22,6 +22,7 @@ use async_trait::async_trait;
 pub use crate::claim::{Claim, OwnerId, ParseOwnerError};
 pub use crate::clock::{Clock, Instant};
 pub use crate::inspect::Inspect;
+pub use crate::pace::spread;
 pub use crate::parameters::CALL_LIMIT;
 use crate::{Capabilities, FencingToken};
 pub use backoff::Backoff;

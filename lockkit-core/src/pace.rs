@@ -46,7 +46,8 @@ pub(crate) fn jitter(duration: Duration) -> Duration {
 /// Keeps apart waiters that have only the clock to go by and may have begun together: 10 to 100 %
 /// of `duration`. In step they would stand in each other's way, and leave a free lock alone
 /// meanwhile.
-pub(crate) fn spread(duration: Duration) -> Duration {
+#[must_use]
+pub fn spread(duration: Duration) -> Duration {
     duration.mul_f64(0.1 + 0.9 * fastrand::f64())
 }
 

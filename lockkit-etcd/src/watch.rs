@@ -16,8 +16,6 @@ use crate::queue::{Ahead, Place};
 
 /// How long opening the stream may take.
 const OPEN_LIMIT: Duration = Duration::from_secs(3);
-/// A stream that broke sooner counts as a failed attempt.
-const CALM: Duration = Duration::from_secs(5);
 /// How long to leave a cluster alone that lets us watch nothing, or not a key.
 const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 
@@ -135,15 +133,12 @@ async fn supervise(
             backoff.succeeded();
             continue;
         };
-        let was_calm = began.elapsed() >= CALM;
-        match was_calm {
-            true => backoff.succeeded(),
-            false => backoff.failed(),
-        }
+        let stood = began.elapsed();
+        backoff.broke_after(stood);
         let member_name = members.name(member);
         if matches!(failure, Failure::WatchRefused(_)) || failure.needs_another_login() {
             // The token may have run out, which a stream does not say in any other way.
-            let may_log_in = was_calm || !was_refused;
+            let may_log_in = stood >= Backoff::CALM || !was_refused;
             refused = may_log_in && client.is_ok_and(|client| members.log_out(member, &client));
             if !refused {
                 tracing::warn!(member = member_name, %failure, "etcd tells no news; waiters poll");

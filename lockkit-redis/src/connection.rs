@@ -8,8 +8,8 @@ use lockkit_core::driver::{DriverError, Run};
 use redis::Value;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
 
-pub(crate) use self::open::AbortOnDrop;
 use self::shared::{Link, Shared};
 use crate::backoff::Backoff;
 use crate::endpoint::Endpoint;
@@ -29,8 +29,8 @@ use crate::target::Target;
 #[derive(Debug)]
 pub(crate) struct Connection {
     shared: Arc<Shared>,
-    supervisor: AbortOnDrop,
-    watch: Option<AbortOnDrop>,
+    supervisor: AbortOnDropHandle<()>,
+    watch: Option<AbortOnDropHandle<()>>,
 }
 
 impl Connection {
@@ -49,11 +49,10 @@ impl Connection {
 
     fn over(target: Target, shared: Arc<Shared>) -> Self {
         let watch = target.sentinels().map(|sentinels| {
-            let watching = tokio::spawn(follow(sentinels.clone(), shared.clone()));
-            AbortOnDrop(watching.abort_handle())
+            AbortOnDropHandle::new(tokio::spawn(follow(sentinels.clone(), shared.clone())))
         });
-        let supervisor = tokio::spawn(supervise(target, shared.clone())).abort_handle();
-        Self { shared, supervisor: AbortOnDrop(supervisor), watch }
+        let supervisor = tokio::spawn(supervise(target, shared.clone()));
+        Self { shared, supervisor: AbortOnDropHandle::new(supervisor), watch }
     }
 
     /// Where the last connection led to, and where later ones lead.
@@ -151,9 +150,9 @@ impl Connection {
 
     /// Closes the connection. Calls fail from now on.
     pub(crate) fn close(&self) {
-        self.supervisor.0.abort();
+        self.supervisor.abort();
         if let Some(watch) = &self.watch {
-            watch.0.abort();
+            watch.abort();
         }
         self.shared.link.send_replace(Link::Closed);
     }
@@ -204,8 +203,8 @@ mod tests {
     use crate::request::To;
     use crate::spares::Spares;
 
-    fn idle() -> AbortOnDrop {
-        AbortOnDrop(tokio::spawn(std::future::pending::<()>()).abort_handle())
+    fn idle() -> AbortOnDropHandle<()> {
+        AbortOnDropHandle::new(tokio::spawn(std::future::pending()))
     }
 
     /// A connection to a server, what runs it, and the server's end. Spare ones are made to
@@ -274,7 +273,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_call_in_a_hurry_does_not_take_the_connection_from_others() {
         let (connection, running, mut server) = connected(nowhere()).await;
-        let _running = AbortOnDrop(tokio::spawn(running).abort_handle());
+        let _running = AbortOnDropHandle::new(tokio::spawn(running));
         for limit in [SHORTEST / 5, 2 * SHORTEST] {
             let failure = failure(&connection, limit).await;
             assert!(matches!(failure, Failure::NoAnswer(_)), "{failure:?}");
@@ -295,7 +294,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn nor_does_one_that_had_to_wait_for_the_connection() {
         let (connection, running, mut server) = connected(nowhere()).await;
-        let _running = AbortOnDrop(tokio::spawn(running).abort_handle());
+        let _running = AbortOnDropHandle::new(tokio::spawn(running));
         let Link::Up(open) = connection.shared.link.send_replace(Link::Down(None)) else {
             panic!("it is there from the beginning")
         };
@@ -315,7 +314,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn nor_does_one_that_gets_no_connection_of_its_own() {
         let (connection, running, mut server) = connected(nowhere()).await;
-        let _running = AbortOnDrop(tokio::spawn(running).abort_handle());
+        let _running = AbortOnDropHandle::new(tokio::spawn(running));
         let failure = failure_apart(&connection, Duration::from_secs(1)).await;
         assert!(matches!(failure, Failure::NoSpare(_)), "{failure:?}");
         // The answer to the question.
@@ -331,7 +330,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn nor_does_one_whose_own_connection_is_silent() {
         let (connection, running, mut server) = connected(nowhere()).await;
-        let _running = AbortOnDrop(tokio::spawn(running).abort_handle());
+        let _running = AbortOnDropHandle::new(tokio::spawn(running));
         let open = connection.shared.up(&Stage::default()).await.unwrap();
         for _ in 0..2 {
             open.spares.add(open.connection.clone(), idle());
@@ -355,7 +354,7 @@ mod tests {
         let port = silent.local_addr().unwrap().port();
         let at = Address::Network { host: "127.0.0.1".into(), port, tls: None };
         let (connection, running, mut server) = connected(at).await;
-        let _running = AbortOnDrop(tokio::spawn(running).abort_handle());
+        let _running = AbortOnDropHandle::new(tokio::spawn(running));
         let failure = failure_apart(&connection, SHORTEST).await;
         assert!(matches!(failure, Failure::NoConnection { .. }), "{failure:?}");
         // The answer to the question.

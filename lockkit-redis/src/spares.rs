@@ -3,8 +3,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use lockkit_core::driver::Run;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio_util::task::AbortOnDropHandle;
 
-use crate::connection::AbortOnDrop;
 use crate::endpoint::Endpoint;
 use crate::error::Failure;
 use crate::node;
@@ -25,7 +25,7 @@ pub(crate) struct Spares {
 #[derive(Debug)]
 struct Spare {
     connection: MultiplexedConnection,
-    running: AbortOnDrop,
+    running: AbortOnDropHandle<()>,
 }
 
 /// A spare connection in use.
@@ -63,7 +63,7 @@ impl Spares {
         let spare = loop {
             let idle = self.idle().pop();
             match idle {
-                Some(spare) if spare.running.0.is_finished() => (),
+                Some(spare) if spare.running.is_finished() => (),
                 Some(spare) => break spare,
                 None => {
                     let made = Spare::connect(endpoint, run).await;
@@ -81,7 +81,7 @@ impl Spares {
 
     /// Takes in a connection that was made elsewhere.
     #[cfg(test)]
-    pub(crate) fn add(&self, connection: MultiplexedConnection, running: AbortOnDrop) {
+    pub(crate) fn add(&self, connection: MultiplexedConnection, running: AbortOnDropHandle<()>) {
         self.idle().push(Spare { connection, running });
     }
 
@@ -93,7 +93,7 @@ impl Spares {
 impl Spare {
     async fn connect(endpoint: &Endpoint, run: Option<&Run>) -> Result<Self, Failure> {
         let (mut connection, running) = endpoint.connect().await?;
-        let running = AbortOnDrop(tokio::spawn(running).abort_handle());
+        let running = AbortOnDropHandle::new(tokio::spawn(running));
         if let Some(run) = run {
             let mut ask = redis::cmd("INFO");
             let info = connection.send_packed_command(ask.arg("server")).await?.extract_error()?;

@@ -13,12 +13,12 @@ use lockkit_core::driver::{Change, OwnerId};
 use redis::aio::{PubSub, PubSubSink};
 use tokio::sync::watch;
 use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
 
 pub(crate) use self::board::Board;
 use self::board::{LockDigest, Mailbox};
 use crate::backoff::Backoff;
 use crate::cluster::{self, news};
-use crate::connection::AbortOnDrop;
 use crate::endpoint::Endpoint;
 use crate::error::Failure;
 
@@ -37,22 +37,22 @@ pub(crate) const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct Subscription {
     board: Arc<Board>,
-    supervisor: AbortOnDrop,
+    supervisor: AbortOnDropHandle<()>,
 }
 
 impl Subscription {
     /// Listens at `place`.
     pub(crate) fn new(place: watch::Receiver<Option<Endpoint>>) -> Self {
         let board = Arc::new(Board::default());
-        let supervisor = tokio::spawn(supervise(place, board.clone())).abort_handle();
-        Self { board, supervisor: AbortOnDrop(supervisor) }
+        let supervisor = tokio::spawn(supervise(place, board.clone()));
+        Self { board, supervisor: AbortOnDropHandle::new(supervisor) }
     }
 
     /// Listens at the members of a cluster.
     pub(crate) fn of_cluster(cluster: Arc<cluster::Shared>) -> Self {
         let board = Arc::new(Board::default());
-        let supervisor = tokio::spawn(news::supervise(cluster, board.clone())).abort_handle();
-        Self { board, supervisor: AbortOnDrop(supervisor) }
+        let supervisor = tokio::spawn(news::supervise(cluster, board.clone()));
+        Self { board, supervisor: AbortOnDropHandle::new(supervisor) }
     }
 
     /// Listens for `owner` from now on, in a `crowd` if it waits in no order, provided that others
@@ -145,7 +145,7 @@ impl Subscription {
 
     /// Ends the connection.
     pub(crate) fn close(&self) {
-        self.supervisor.0.abort();
+        self.supervisor.abort();
     }
 }
 

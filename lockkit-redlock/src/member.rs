@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use lockkit_core::Result;
-use lockkit_core::driver::Driver;
+use lockkit_core::driver::{Backoff, Driver};
 
 use crate::pulse::Pulse;
 
@@ -12,10 +12,8 @@ use crate::pulse::Pulse;
 pub(crate) type Connect =
     Box<dyn Fn() -> BoxFuture<'static, Result<Arc<dyn Driver>>> + Send + Sync>;
 
-/// How long to leave a node alone that cannot be connected to: the first time, and at most.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
-
-/// The same for a node that is there but is not what it should be: somebody has to change that.
+/// How long to leave a node alone that is there but is not what it should be: somebody has to change
+/// that.
 const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 
 /// A node: what it is called, and its driver once it has been connected to.
@@ -71,15 +69,14 @@ impl Member {
 
     /// Connects to it, with as many attempts as it takes.
     pub(crate) async fn keep_connecting(&self) {
-        let (mut next, mut told) = (PAUSES.0, None);
+        let (mut backoff, mut told) = (Backoff::default(), None);
         while let Err(error) = self.connect().await {
             let node = &self.name;
             let pause = match error.is_transient() {
                 true => {
                     tracing::debug!(%node, %error, "no connection to a node yet");
-                    let pause = next;
-                    next = (pause * 2).min(PAUSES.1);
-                    pause
+                    backoff.failed();
+                    backoff.pause()
                 }
                 false => {
                     let reason = Some(causes(&error));
@@ -88,10 +85,10 @@ impl Member {
                         false => tracing::warn!(%node, %error, "no connection to a node"),
                     }
                     told = reason;
-                    REFUSED_PAUSE
+                    REFUSED_PAUSE.mul_f64(0.5 + fastrand::f64() / 2.0)
                 }
             };
-            tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+            tokio::time::sleep(pause).await;
         }
         tracing::info!(node = %self.name, "connected to a node");
     }

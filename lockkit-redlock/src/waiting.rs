@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use lockkit_core::driver::{Change, Claim, OwnerId, Taken, pause_among};
+use lockkit_core::driver::{Change, Claim, OwnerId, Taken, pause_among, spread};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
@@ -192,9 +192,4 @@ impl Quorum {
             }
         }
     }
-}
-
-/// 10 to 100 % of the window, to keep claims apart that have only the clock to go by.
-fn spread(window: Duration) -> Duration {
-    window.mul_f64(0.1 + 0.9 * fastrand::f64())
 }

@@ -20,8 +20,6 @@ pub(crate) use board::{Board, News, key};
 /// The connection is given up once nobody has listened for this long. Where somebody waits now and
 /// then, it is worth keeping.
 const IDLE: Duration = Duration::from_secs(15);
-/// A connection that broke sooner counts as a failed attempt.
-const CALM: Duration = Duration::from_secs(5);
 /// How long to leave a server alone that tells no news.
 const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 
@@ -298,10 +296,7 @@ async fn supervise<W: Wire>(wire: W, board: Arc<Board>) {
         }
         stood_before = stands_soon;
         let Err(failure) = failure else { continue };
-        match began.elapsed() < CALM {
-            true => backoff.failed(),
-            false => backoff.succeeded(),
-        }
+        backoff.broke_after(began.elapsed());
         if is_lasting {
             tracing::warn!(endpoint = %wire, %failure, "the server tells no news; waiters poll");
             sleep(REFUSED_PAUSE).await;

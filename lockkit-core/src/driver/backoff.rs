@@ -23,6 +23,9 @@ pub struct Backoff {
 }
 
 impl Backoff {
+    /// A connection that breaks sooner counts as a failed attempt.
+    pub const CALM: Duration = Duration::from_secs(5);
+
     /// How long to wait before the next attempt.
     #[must_use]
     pub fn pause(&self) -> Duration {
@@ -44,6 +47,15 @@ impl Backoff {
     pub fn succeeded(&mut self) {
         self.failures = 0;
     }
+
+    /// The connection broke, or could not be made, so long after the attempt began: that was a
+    /// success if it took as long as [`CALM`](Self::CALM).
+    pub fn broke_after(&mut self, time: Duration) {
+        match time < Self::CALM {
+            true => self.failed(),
+            false => self.succeeded(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -63,6 +75,15 @@ mod tests {
         }
         assert!((500..=1000).contains(&backoff.pause().as_millis()));
         backoff.succeeded();
+        assert_eq!(backoff.pause(), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_breaks_soon_has_failed() {
+        let mut backoff = Backoff::default();
+        backoff.broke_after(Backoff::CALM - Duration::from_millis(1));
+        assert!(backoff.pause() > Duration::ZERO);
+        backoff.broke_after(Backoff::CALM);
         assert_eq!(backoff.pause(), Duration::ZERO);
     }
 }

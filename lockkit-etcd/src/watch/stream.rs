@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use etcd_client::{Client, WatchRequestSender, WatchResponse, WatchStream};
+use lockkit_core::driver::Backoff;
 use tokio::select;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::{CALM, OPEN_LIMIT, REFUSED_PAUSE};
+use super::{OPEN_LIMIT, REFUSED_PAUSE};
 use crate::board::{Board, Command, LINGER};
 use crate::error::Failure;
 use crate::members::{Current, Members};
@@ -29,7 +30,7 @@ pub(super) async fn watch(
     inbox: &mut mpsc::UnboundedReceiver<Command>,
 ) -> Result<(), Failure> {
     let (mut changes, began) = (members.changes(), Instant::now());
-    let may_log_in = || members.has_user() && !(was_refused && began.elapsed() < CALM);
+    let may_log_in = || members.has_user() && !(was_refused && began.elapsed() < Backoff::CALM);
     let (mut outbox, mut sweep) = (board.all(inbox), Instant::now());
     let (mut refused, mut ask_again) = (Vec::new(), Instant::now());
     let Some((first, (mut sender, mut stream))) = open(client, board, &mut outbox).await? else {

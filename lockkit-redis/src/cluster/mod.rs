@@ -12,10 +12,11 @@ use lockkit_core::driver::DriverError;
 use redis::{ServerErrorKind, Value, cmd};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 use self::slots::Map;
 use crate::backoff::Backoff;
-use crate::connection::{AbortOnDrop, Connection};
+use crate::connection::Connection;
 use crate::endpoint::Endpoint;
 use crate::error::Failure;
 use crate::request::{Request, Stage};
@@ -38,7 +39,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(crate) struct Cluster {
     shared: Arc<Shared>,
-    supervisor: AbortOnDrop,
+    supervisor: AbortOnDropHandle<()>,
 }
 
 #[derive(Debug)]
@@ -74,8 +75,8 @@ impl Cluster {
             doubt: Arc::default(),
         });
         shared.refresh().await?;
-        let supervisor = tokio::spawn(supervise(shared.clone())).abort_handle();
-        Ok(Self { shared, supervisor: AbortOnDrop(supervisor) })
+        let supervisor = tokio::spawn(supervise(shared.clone()));
+        Ok(Self { shared, supervisor: AbortOnDropHandle::new(supervisor) })
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -144,7 +145,7 @@ impl Cluster {
 
     /// Closes all connections. Calls fail from now on.
     pub(crate) fn close(&self) {
-        self.supervisor.0.abort();
+        self.supervisor.abort();
         let mut nodes = self.shared.nodes();
         nodes.closed = true;
         nodes.open.drain(..).for_each(|node| node.connection.close());

@@ -13,10 +13,10 @@ use redis::aio::MultiplexedConnection;
 use redis::{PushInfo, PushKind, Value, cmd};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::Shared;
 use super::slots::slot;
-use crate::connection::AbortOnDrop;
 use crate::endpoint::Endpoint;
 use crate::error::Failure;
 use crate::subscription::{Board, CONFIRM_LIMIT, REFUSED_PAUSE};
@@ -95,12 +95,12 @@ struct Link {
     id: u64,
     endpoint: Endpoint,
     /// `None` while it is being made.
-    open: Option<(MultiplexedConnection, AbortOnDrop)>,
+    open: Option<(MultiplexedConnection, AbortOnDropHandle<()>)>,
 }
 
 /// Something that was under way and has ended.
 enum Step {
-    Connected(u64, Result<(MultiplexedConnection, AbortOnDrop), Failure>),
+    Connected(u64, Result<(MultiplexedConnection, AbortOnDropHandle<()>), Failure>),
     /// A command for a channel that was sent, and answered or not.
     Asked(u64, String, Result<(), Failure>),
 }
@@ -143,7 +143,7 @@ impl News {
             // Nobody hears what is pushed after the supervisor has gone.
             let push = move |push| pushes.send((id, push));
             let connected = endpoint.listen(push).await.map(|(connection, running)| {
-                (connection, AbortOnDrop(tokio::spawn(running).abort_handle()))
+                (connection, AbortOnDropHandle::new(tokio::spawn(running)))
             });
             Step::Connected(id, connected)
         }));

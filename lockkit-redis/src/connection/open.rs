@@ -6,7 +6,7 @@ use lockkit_core::driver::{DriverError, Run};
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::watch;
-use tokio::task::AbortHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::endpoint::Endpoint;
 use crate::error::Failure;
@@ -29,7 +29,7 @@ pub(super) struct Open {
     pub(super) run: OnceLock<Run>,
     /// Whether somebody is finding out if it answers at all.
     pub(super) is_probed: AtomicBool,
-    pub(super) _running: AbortOnDrop,
+    pub(super) _running: AbortOnDropHandle<()>,
 }
 
 impl Open {
@@ -86,15 +86,5 @@ impl Open {
             _ = self.run.set(run.clone());
         }
         Ok(run)
-    }
-}
-
-/// A task that ends with its owner.
-#[derive(Debug)]
-pub(crate) struct AbortOnDrop(pub(crate) AbortHandle);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
 
-use super::open::{AbortOnDrop, Open};
+use super::open::Open;
 use crate::endpoint::Endpoint;
 use crate::error::Failure;
 use crate::request::Stage;
@@ -110,7 +111,6 @@ impl Shared {
             _ = is_up.await;
             shared.drop_connection(id);
         });
-        let running = AbortOnDrop(running.abort_handle());
         // The same address may lead to another server than before.
         self.place.send_replace(Some(endpoint.clone()));
         let open = Arc::new(Open {
@@ -121,7 +121,7 @@ impl Shared {
             deposed: target.sentinels().map(|_| watch::Sender::new(false)),
             run: OnceLock::new(),
             is_probed: AtomicBool::new(false),
-            _running: running,
+            _running: AbortOnDropHandle::new(running),
         });
         self.set(Link::Up(open.clone()));
         _ = up.send(());
