@@ -6,7 +6,7 @@ use sqlx::Connection;
 use tokio::time::{Duration, Instant};
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::seats::Source;
+use crate::seats::say_goodbye;
 
 /// How long to wait, at least, until one more request is tried.
 const LEAST_PAUSE: Duration = Duration::from_secs(1);
@@ -87,16 +87,13 @@ impl Late {
 }
 
 /// Closes a connection once what was sent is answered.
-pub(crate) async fn see_through<S>(mut connection: S::Connection)
-where
-    S: Source<Connection: Connection>,
-{
+pub(crate) async fn see_through(mut connection: impl Connection) {
     // This also sends something, so that the system notices if nobody is there any more.
     match connection.ping().await {
         Ok(()) => tracing::debug!("a request was answered late"),
         Err(error) => tracing::debug!(%error, "a request that was late has failed"),
     }
-    S::close(connection).await;
+    say_goodbye(connection).await;
 }
 
 #[cfg(test)]

@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use lockkit_core::driver::Limit;
+use sqlx::Connection;
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
-use tokio::time::Duration;
+use tokio::time::{Duration, timeout};
 
 use self::pool::Pool;
 
@@ -14,20 +15,22 @@ mod pool;
 /// Where connections come from.
 pub(crate) trait Source: Clone + fmt::Debug + fmt::Display + Send + Sync + 'static {
     type Connection: fmt::Debug + Send + 'static;
-    type Failure: Clone + fmt::Debug + fmt::Display + From<NoSeat> + Send + 'static;
-
-    /// The failure to report when there was no connection in time; `last` is how the last attempt
-    /// went.
-    fn late(limit: Duration, last: Option<Self::Failure>) -> Self::Failure;
-
-    /// Whether waiting for another connection does not help.
-    fn is_lasting(failure: &Self::Failure) -> bool;
+    type Failure: Failing + Clone + fmt::Debug + From<NoSeat>;
 
     /// Opens a connection, or gives up by itself.
     fn connect(&self) -> impl Future<Output = Result<Self::Connection, Self::Failure>> + Send;
 
     /// Says goodbye.
     fn close(connection: Self::Connection) -> impl Future<Output = ()> + Send;
+}
+
+/// What goes wrong between us and a server.
+pub(crate) trait Failing: fmt::Display + Sized + Send + 'static {
+    /// There was no connection for that long; `last` is how the last attempt went.
+    fn no_connection(limit: Duration, last: Option<Self>) -> Self;
+
+    /// Whether waiting for another connection does not help.
+    fn is_lasting(&self) -> bool;
 }
 
 /// Why a request has nowhere to sit.
@@ -37,6 +40,16 @@ pub(crate) enum NoSeat {
     Busy,
     /// There are no seats any more.
     Closed,
+}
+
+/// Spares the server a line in its log.
+pub(crate) async fn say_goodbye(connection: impl Connection) {
+    const LIMIT: Duration = Duration::from_secs(1);
+    match timeout(LIMIT, connection.close()).await {
+        Ok(Ok(())) => (),
+        Ok(Err(error)) => tracing::debug!(%error, "a connection was not closed in order"),
+        Err(_) => tracing::debug!("a connection was not closed within {LIMIT:?}"),
+    }
 }
 
 /// The connections of one driver.
@@ -211,7 +224,7 @@ mod tests {
     use tokio::task::yield_now;
     use tokio::time::{Instant, sleep};
 
-    use super::{NoSeat, Seats, Source, Urgency};
+    use super::{Failing, NoSeat, Seats, Source, Urgency};
 
     const LIMIT: Duration = Duration::from_secs(3);
     /// How long an attempt to connect takes.
@@ -258,14 +271,6 @@ mod tests {
         type Connection = usize;
         type Failure = Failure;
 
-        fn late(_: Duration, _: Option<Failure>) -> Failure {
-            Failure::Late
-        }
-
-        fn is_lasting(_: &Failure) -> bool {
-            false
-        }
-
         async fn connect(&self) -> Result<usize, Failure> {
             let _attempt = Arc::clone(&self.attempts);
             let one_less = |left: usize| left.checked_sub(1);
@@ -283,6 +288,16 @@ mod tests {
     impl fmt::Display for Host {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("host")
+        }
+    }
+
+    impl Failing for Failure {
+        fn no_connection(_: Duration, _: Option<Self>) -> Self {
+            Self::Late
+        }
+
+        fn is_lasting(&self) -> bool {
+            false
         }
     }
 

@@ -10,6 +10,8 @@ use lockkit_core::{FencingToken, LockName};
 use tokio::time::{Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::seats::Failing;
+
 mod board;
 
 #[cfg(feature = "mysql")]
@@ -26,13 +28,10 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(30);
 /// How news comes from a server.
 pub(crate) trait Wire: Clone + fmt::Debug + fmt::Display + Send + Sync + 'static {
     type Listener: Listener<Failure = Self::Failure>;
-    type Failure: fmt::Display + Send;
+    type Failure: Failing;
 
     /// Opens a connection on which news arrives, or gives up by itself.
     fn listen(&self) -> impl Future<Output = Result<Self::Listener, Self::Failure>> + Send;
-
-    /// Whether trying again soon does not help.
-    fn is_lasting(failure: &Self::Failure) -> bool;
 }
 
 /// A connection on which news arrives.
@@ -287,7 +286,7 @@ async fn supervise<W: Wire>(wire: W, board: Arc<Board>) {
         let began = Instant::now();
         let failure = listen(&wire, &board).await;
         let stood = board.fall();
-        let is_lasting = failure.as_ref().is_err_and(W::is_lasting);
+        let is_lasting = failure.as_ref().is_err_and(Failing::is_lasting);
         // Waiters that rely on the subscription are told that they have to poll. Mostly, however,
         // it stands again at once, and they are told that instead.
         let stands_soon = stood && !is_lasting;
@@ -352,8 +351,14 @@ mod tests {
                 true => Err(io::ErrorKind::PermissionDenied.into()),
             }
         }
+    }
 
-        fn is_lasting(_: &io::Error) -> bool {
+    impl Failing for io::Error {
+        fn no_connection(_: Duration, _: Option<Self>) -> Self {
+            io::ErrorKind::TimedOut.into()
+        }
+
+        fn is_lasting(&self) -> bool {
             true
         }
     }

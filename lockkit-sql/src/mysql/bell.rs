@@ -371,10 +371,6 @@ impl Wire for Line {
             })
             .await
     }
-
-    fn is_lasting(failure: &Failure) -> bool {
-        failure.is_lasting()
-    }
 }
 
 /// A number that no other process has. It is shorter than an owner's, so that a reply has room for

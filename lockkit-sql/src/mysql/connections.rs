@@ -327,7 +327,7 @@ impl Transaction<'_> {
                     seats.leave_idle_ones();
                 }
                 if self.writes && matches!(failure, Failure::NoAnswer(_)) {
-                    self.connections.late.keep(see_through::<Endpoint>(self.connection));
+                    self.connections.late.keep(see_through(self.connection));
                 }
             }
             // Something may be locked yet, and the server would end the session before long.

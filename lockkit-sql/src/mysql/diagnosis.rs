@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use lockkit_core::driver::Limit;
+use lockkit_core::driver::{CallLimit, Limit};
 use lockkit_core::{Diagnosis, Namespace};
 use sqlx::Row as _;
 
@@ -116,13 +116,7 @@ async fn rights(settings: &Settings, driver: &MysqlDriver) -> Result<Diagnosis, 
             "connect to the server that takes writes",
         ));
     }
-    let mut missing = Vec::new();
-    for (right, statement) in RIGHTS {
-        match driver.read(statement, &[]).await {
-            Err(failure) if failure.is_denial() => missing.push(right),
-            answer => _ = answer?,
-        }
-    }
+    let missing = missing(&driver.connections, driver.call_limit, &RIGHTS).await?;
     Ok(match missing.is_empty() {
         true => Diagnosis::good("rights", "this user has all rights that locks need"),
         false => Diagnosis::error(
@@ -132,6 +126,22 @@ async fn rights(settings: &Settings, driver: &MysqlDriver) -> Result<Diagnosis, 
              lockkit_bell",
         ),
     })
+}
+
+/// Those of the rights that the user lacks, by the statements that need them.
+pub(super) async fn missing(
+    connections: &Connections,
+    limit: CallLimit,
+    rights: &[(&'static str, &'static str)],
+) -> Result<Vec<&'static str>, Failure> {
+    let mut missing = Vec::new();
+    for (right, statement) in rights {
+        match connections.read(statement, &[], Limit::new(limit.of_a_look())).await {
+            Err(failure) if failure.is_denial() => missing.push(*right),
+            answer => _ = answer?,
+        }
+    }
+    Ok(missing)
 }
 
 fn persistence(settings: &Settings) -> Diagnosis {

@@ -2,12 +2,12 @@ use std::fmt;
 use std::time::Duration;
 
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
-use sqlx::{ConnectOptions as _, Connection as _, Executor as _, Row as _};
+use sqlx::{ConnectOptions as _, Executor as _, Row as _};
 use tokio::time::timeout;
 
 use super::error::Failure;
 use super::layout;
-use crate::seats::Source;
+use crate::seats::{Source, say_goodbye};
 
 const GREETING: &str = include_str!("sql/greeting.sql");
 
@@ -101,14 +101,6 @@ impl Source for Endpoint {
     type Connection = MySqlConnection;
     type Failure = Failure;
 
-    fn late(limit: Duration, last: Option<Failure>) -> Failure {
-        Failure::NoConnection { limit, last: last.map(Box::new) }
-    }
-
-    fn is_lasting(failure: &Failure) -> bool {
-        failure.is_lasting()
-    }
-
     async fn connect(&self) -> Result<MySqlConnection, Failure> {
         self.within_limit(async {
             let mut connection = self.greeted().await?;
@@ -118,14 +110,8 @@ impl Source for Endpoint {
         .await
     }
 
-    /// Spares the server a line in its log.
     async fn close(connection: MySqlConnection) {
-        const LIMIT: Duration = Duration::from_secs(1);
-        match timeout(LIMIT, connection.close()).await {
-            Ok(Ok(())) => (),
-            Ok(Err(error)) => tracing::debug!(%error, "a connection was not closed in order"),
-            Err(_) => tracing::debug!("a connection was not closed within {LIMIT:?}"),
-        }
+        say_goodbye(connection).await;
     }
 }
 

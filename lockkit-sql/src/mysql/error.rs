@@ -7,7 +7,7 @@ use std::time::Duration;
 use lockkit_core::driver::{DriverError, ErrorKind};
 use sqlx::mysql::MySqlDatabaseError;
 
-use crate::seats::NoSeat;
+use crate::seats::{Failing, NoSeat};
 
 /// What went wrong between us and the server.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -61,6 +61,18 @@ impl From<NoSeat> for Failure {
     }
 }
 
+impl Failing for Failure {
+    fn no_connection(limit: Duration, last: Option<Self>) -> Self {
+        Self::NoConnection { limit, last: last.map(Box::new) }
+    }
+
+    fn is_lasting(&self) -> bool {
+        // A replica may be promoted, or the host's name come to mean another server.
+        !matches!(self, Self::ReadOnly)
+            && self.known_kind().is_some_and(|kind| !kind.is_transient())
+    }
+}
+
 impl Failure {
     /// Something about the database itself.
     pub(super) fn found(kind: ErrorKind, text: impl Into<Cow<'static, str>>) -> Self {
@@ -92,13 +104,6 @@ impl Failure {
     /// Whether the request may have been carried out.
     pub(super) fn leaves_a_doubt(&self) -> bool {
         matches!(self.known_kind(), None | Some(ErrorKind::Unknown))
-    }
-
-    /// Whether waiting for another connection does not help.
-    pub(super) fn is_lasting(&self) -> bool {
-        // A replica may be promoted, or the host's name come to mean another server.
-        !matches!(self, Self::ReadOnly)
-            && self.known_kind().is_some_and(|kind| !kind.is_transient())
     }
 
     /// Whether the request met another one, so that nothing was done and doing it again helps.

@@ -62,10 +62,6 @@ impl Wire for Channel {
         let has_namespaces = self.has_namespaces;
         Ok(ChannelListener { listener, session, looks, has_namespaces })
     }
-
-    fn is_lasting(failure: &Failure) -> bool {
-        failure.is_lasting()
-    }
 }
 
 /// A connection that listens.

@@ -147,7 +147,7 @@ impl Connections {
             tracing::debug!(endpoint = %self.seats.source(), %failure, "giving up a connection");
             self.seats.leave_idle_ones();
             if waits == Waits::AsItSays && matches!(failure, Failure::NoAnswer(_)) {
-                self.late.keep(see_through::<Endpoint>(connection));
+                self.late.keep(see_through(connection));
             }
         } else {
             seat.give_back(connection);

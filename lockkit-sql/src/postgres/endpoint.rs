@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use lockkit_core::driver::ErrorKind;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgListener, PgPoolOptions, PgRow};
-use sqlx::{ConnectOptions as _, Connection as _, Executor as _, Row as _};
+use sqlx::{ConnectOptions as _, Executor as _, Row as _};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::error::Failure;
 use super::layout;
-use crate::seats::Source;
+use crate::seats::{Source, say_goodbye};
 
 const GREETING: &str = include_str!("sql/greeting.sql");
 /// Which [`Session`] answers.
@@ -190,14 +190,6 @@ impl Source for Endpoint {
     type Connection = PgConnection;
     type Failure = Failure;
 
-    fn late(limit: Duration, last: Option<Failure>) -> Failure {
-        Failure::NoConnection { limit, last: last.map(Box::new) }
-    }
-
-    fn is_lasting(failure: &Failure) -> bool {
-        failure.is_lasting()
-    }
-
     async fn connect(&self) -> Result<PgConnection, Failure> {
         self.within_limit(async {
             let mut connection = self.greeted().await?;
@@ -207,14 +199,8 @@ impl Source for Endpoint {
         .await
     }
 
-    /// Spares the server a line in its log.
     async fn close(connection: PgConnection) {
-        const LIMIT: Duration = Duration::from_secs(1);
-        match timeout(LIMIT, connection.close()).await {
-            Ok(Ok(())) => (),
-            Ok(Err(error)) => tracing::debug!(%error, "a connection was not closed in order"),
-            Err(_) => tracing::debug!("a connection was not closed within {LIMIT:?}"),
-        }
+        say_goodbye(connection).await;
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Duration, Instant, sleep};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{NoSeat, Source};
+use super::{Failing as _, NoSeat, Source};
 
 /// However much of a hurry a request is in, no pause is cut shorter than this.
 const LEAST_PAUSE: Duration = Duration::from_millis(250);
@@ -112,7 +112,7 @@ impl<S: Source> Pool<S> {
             Ok(outcome) => outcome.unwrap_or_else(|_| Err(NoSeat::Closed.into())),
             Err(_) => {
                 let last = self.state().last.clone();
-                Err(S::late(limit.length(), last))
+                Err(S::Failure::no_connection(limit.length(), last))
             }
         }
     }
@@ -221,7 +221,7 @@ impl<S: Source> State<S> {
             Err(failure) => {
                 self.backoff.failed();
                 self.last = Some(failure.clone());
-                match S::is_lasting(&failure) {
+                match failure.is_lasting() {
                     true => self.fail(failure),
                     false if self.hopeful() > self.waiting.len() => (),
                     false => return self.waiting.front().map(|first| first.limit),

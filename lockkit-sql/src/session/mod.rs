@@ -22,7 +22,7 @@ mod shared;
 mod turn;
 
 pub(crate) use key::hash;
-pub(crate) use server::{After, Failing, Reply, Request, Server};
+pub(crate) use server::{After, FailingStatement, Reply, Request, Server};
 #[cfg(feature = "postgres")]
 pub(crate) use sessions::Answer;
 pub(crate) use sessions::Sessions;

@@ -11,10 +11,10 @@ use tokio_util::task::AbortOnDropHandle;
 use super::begun::{Begun, Progress};
 use super::heart;
 use super::registry::Outcome;
-use super::server::{Failing, Server};
+use super::server::{FailingStatement as _, Server};
 use super::shared::Shared;
 use super::turn::Turn;
-use crate::seats::NoSeat;
+use crate::seats::{Failing as _, NoSeat};
 
 /// How many claims ask for a lock at a time, when many do.
 const MOST_ASKS: usize = 16;
@@ -193,7 +193,7 @@ impl<S: Server> Session<S> {
         self.shared.closed.cancel();
         let mut line = self.shared.line.lock().await;
         if let Some(connection) = line.take() {
-            self.shared.say_goodbye(connection).await;
+            self.shared.server.close(connection).await;
         }
         self.shared.end();
     }

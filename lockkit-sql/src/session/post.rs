@@ -9,7 +9,7 @@ use tokio::time::{timeout, timeout_at};
 
 use super::one::Session;
 use super::registry::Outcome;
-use super::server::{Failing, Server};
+use super::server::{FailingStatement as _, Server};
 
 /// After how long without a claim the session is ended.
 const IDLE: Duration = Duration::from_secs(15);

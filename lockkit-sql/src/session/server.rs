@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use lockkit_core::driver::Claim;
 use lockkit_core::{FencingToken, LockName};
 
-use crate::seats::NoSeat;
+use crate::seats::{Failing, NoSeat};
 
 /// A server on which a session can hold locks.
 #[async_trait]
@@ -18,7 +18,7 @@ pub(crate) trait Server: Debug + Send + Sync + 'static {
     type Key: Clone + Debug + Eq + Hash + Send + Sync + 'static;
     /// Which session it is, for another one to end it.
     type Trace: Clone + Debug + Send + Sync + 'static;
-    type Failure: Failing;
+    type Failure: FailingStatement;
 
     /// What the server knows the lock by.
     fn key(&self, name: &LockName) -> Result<Self::Key, Self::Failure>;
@@ -41,7 +41,7 @@ pub(crate) trait Server: Debug + Send + Sync + 'static {
         request: &Request<'_, Self::Key, Self::Trace>,
     ) -> Result<Reply, Self::Failure>;
 
-    /// Says goodbye.
+    /// Says goodbye, within a limit of its own. The socket is closed in any case.
     async fn close(&self, connection: Self::Connection);
 
     /// Called when somebody in this process may get the lock.
@@ -94,19 +94,15 @@ pub(crate) enum Reply {
     Buried(bool),
 }
 
-/// What goes wrong on a server.
-pub(crate) trait Failing:
-    std::error::Error + Clone + From<NoSeat> + Send + Sync + 'static
+/// What goes wrong with a statement of a session.
+pub(crate) trait FailingStatement:
+    Failing + std::error::Error + Clone + From<NoSeat> + Sync
 {
     /// A statement was sent, and not answered for that long.
     fn no_answer(limit: Duration) -> Self;
-    /// There was no connection for that long.
-    fn no_connection(limit: Duration, last: Option<Self>) -> Self;
 
     /// Whether the statement may have been carried out.
     fn leaves_a_doubt(&self) -> bool;
-    /// Whether connecting again is of no use.
-    fn is_lasting(&self) -> bool;
     /// Whether somebody has broken the statement off.
     fn is_interruption(&self) -> bool;
     /// Whether the statement has waited for as long as it may.

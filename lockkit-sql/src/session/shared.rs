@@ -5,15 +5,11 @@ use lockkit_core::FencingToken;
 use lockkit_core::driver::{Backoff, Claim, Clock, Instant, OwnerId, Vouch};
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex as Turns, Notify};
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::registry::{Life, Registry};
-use super::server::{Failing as _, Server};
+use super::server::{FailingStatement as _, Server};
 use crate::together::{BatchWindow, longest};
-
-/// How long saying goodbye may take.
-const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 /// What a driver's requests and tasks share.
 pub(super) struct Shared<S: Server> {
@@ -126,13 +122,6 @@ impl<S: Server> Shared<S> {
         let vouch = registry.life()?.vouch();
         registry.granted(key, claim.name().clone(), claim.owner(), token);
         Some(vouch)
-    }
-
-    /// Ends a connection; the socket is closed in any case.
-    pub(super) async fn say_goodbye(&self, connection: S::Connection) {
-        if timeout(CLOSE_LIMIT, self.server.close(connection)).await.is_err() {
-            tracing::debug!("a session was not closed within {CLOSE_LIMIT:?}");
-        }
     }
 
     /// Passes on the failure of a request about a lock, and notes the doubt if a session that ended

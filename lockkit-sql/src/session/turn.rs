@@ -8,9 +8,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::begun::Progress;
 use super::registry::{Life, Outcome};
-use super::server::{After, Failing, Reply, Request, Server};
+use super::server::{After, FailingStatement, Reply, Request, Server};
 use super::shared::{Attempts, Shared};
-use crate::seats::NoSeat;
+use crate::seats::{Failing as _, NoSeat};
 
 /// How long opening a session may take, from connecting on. All others stand in line meanwhile, and
 /// a network path that has gone silent does not say so.
@@ -185,7 +185,7 @@ impl<S: Server> Turn<S> {
         if let Some(connection) = self.line.take() {
             self.shared.traces().alive = None;
             self.shared.end();
-            self.shared.say_goodbye(connection).await;
+            self.shared.server.close(connection).await;
         }
     }
 
@@ -278,7 +278,7 @@ impl<S: Server> Turn<S> {
     /// Unlocks, whether it is locked or not. A session on which that fails is given up.
     async fn give_back(&mut self, key: &S::Key) -> Result<(), S::Failure> {
         let mut answer = self.send(&Request::GiveBack { key }).await;
-        if answer.as_ref().is_err_and(Failing::is_interruption) {
+        if answer.as_ref().is_err_and(FailingStatement::is_interruption) {
             answer = self.send(&Request::GiveBack { key }).await;
         }
         if let Err(failure) = &answer

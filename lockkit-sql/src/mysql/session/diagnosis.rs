@@ -5,7 +5,7 @@ use sqlx::Row as _;
 
 use super::driver::MysqlSessionDriver;
 use crate::mysql::connections::Value;
-use crate::mysql::diagnosis::{FAR_AHEAD, Settings, connections, version};
+use crate::mysql::diagnosis::{FAR_AHEAD, Settings, connections, missing, version};
 use crate::mysql::error::Failure;
 
 const TOKENS: &str = "SELECT MAX(token) - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) AS ahead \
@@ -40,13 +40,7 @@ pub(super) async fn diagnose(
 }
 
 async fn rights(driver: &MysqlSessionDriver) -> Result<Diagnosis, Failure> {
-    let mut missing = Vec::new();
-    for (right, statement) in RIGHTS {
-        match driver.read(statement, &[]).await {
-            Err(failure) if failure.is_denial() => missing.push(right),
-            answer => _ = answer?,
-        }
-    }
+    let missing = missing(&driver.lookout, driver.call_limit, &RIGHTS).await?;
     Ok(match missing.is_empty() {
         true => Diagnosis::good("rights", "this user has all rights that locks need"),
         false => Diagnosis::error(

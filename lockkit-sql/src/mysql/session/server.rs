@@ -13,7 +13,7 @@ use crate::mysql::error::{ENDED, Failure, NO_WRITES};
 use crate::mysql::kill::{END, INTERRUPT, NO_SUCH_SESSION};
 use crate::seats::Source as _;
 use crate::session::hold::Keys;
-use crate::session::{self, After, Failing, Reply, Request, Server};
+use crate::session::{self, After, FailingStatement, Reply, Request, Server};
 
 const BEGIN: &str = "SET SESSION wait_timeout = ?";
 const SESSION: &str = "SELECT GET_LOCK(?, 0) = 1 AS is_ours, CONNECTION_ID() AS id, \
@@ -260,21 +260,13 @@ fn one(rows: Vec<MySqlRow>) -> Result<MySqlRow, Failure> {
     rows.into_iter().next().ok_or(Failure::found(ErrorKind::Foreign, "a statement has no answer"))
 }
 
-impl Failing for Failure {
+impl FailingStatement for Failure {
     fn no_answer(limit: Duration) -> Self {
         Self::NoAnswer(limit)
     }
 
-    fn no_connection(limit: Duration, last: Option<Self>) -> Self {
-        Self::NoConnection { limit, last: last.map(Box::new) }
-    }
-
     fn leaves_a_doubt(&self) -> bool {
         Self::leaves_a_doubt(self)
-    }
-
-    fn is_lasting(&self) -> bool {
-        Self::is_lasting(self)
     }
 
     fn is_interruption(&self) -> bool {

@@ -13,7 +13,7 @@ use crate::postgres::endpoint::{self, Endpoint, Session};
 use crate::postgres::error::Failure;
 use crate::seats::Source as _;
 use crate::session::hold::Keys;
-use crate::session::{self, After, Failing, Reply, Request, Server};
+use crate::session::{self, After, FailingStatement, Reply, Request, Server};
 use crate::subscription::Subscription;
 
 const SESSION: &str = include_str!("../sql/session.sql");
@@ -217,21 +217,13 @@ fn one(rows: Vec<PgRow>) -> Result<PgRow, Failure> {
     rows.into_iter().next().ok_or(Failure::found(ErrorKind::Foreign, "a statement has no answer"))
 }
 
-impl Failing for Failure {
+impl FailingStatement for Failure {
     fn no_answer(limit: Duration) -> Self {
         Self::NoAnswer(limit)
     }
 
-    fn no_connection(limit: Duration, last: Option<Self>) -> Self {
-        Self::NoConnection { limit, last: last.map(Box::new) }
-    }
-
     fn leaves_a_doubt(&self) -> bool {
         Self::leaves_a_doubt(self)
-    }
-
-    fn is_lasting(&self) -> bool {
-        Self::is_lasting(self)
     }
 
     fn is_interruption(&self) -> bool {
