@@ -420,7 +420,7 @@ pub(crate) const DEFECTS: &[Defect] = &[
     },
     Defect {
         what: "a dead waiter that was handed the lock is remembered",
-        file: "memory.rs",
+        file: "memory/state.rs",
         sound: "matches!(*news, None | Some(Change::Granted(_)))",
         broken: "news.is_none()",
         test: "nothing_is_left_of_the_dead",
@@ -625,8 +625,8 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "an extension whose driver panics says that the hold is lost",
         file: "guard.rs",
-        sound: "true => engine.no_report_error(none, Operation::Renew, Some(self.name())),",
-        broken: "true => self.lost_error(),",
+        sound: "true => engine.no_report_error(none, Operation::Renew, Some(hold.name())),",
+        broken: "true => hold.lost_error(),",
         test: "an_extension_whose_driver_panics_says_so_and_ends_no_hold",
     },
     Defect {
