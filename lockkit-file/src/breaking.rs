@@ -65,7 +65,8 @@ pub(crate) fn break_hold(
         Some(held) if is_held && is_meant(&held) => {
             mark.replace(&path, &old, Some(&free(held.clone())))?;
             // The holder may have let go meanwhile.
-            Ok(look::latest(&old, name)?.filter(|record| *record == held))
+            let stands = |last: &Record| last.token == held.token && last.may_stand();
+            Ok(look::latest(&old, name)?.filter(stands))
         }
         None if !is_held && is_locked(&old)? => {
             let last = look::latest(&old, name)?.map(free);

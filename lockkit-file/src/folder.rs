@@ -217,11 +217,6 @@ impl Folder {
         open_aside(CWD, path)
     }
 
-    /// Opens a lock file that was held to write to it.
-    pub(crate) fn open_to_note(path: &Path) -> io::Result<File> {
-        open(CWD, path, OFlags::RDWR)
-    }
-
     /// Whether somebody who asks for a lock that is taken could hold it.
     pub(crate) fn check_right_to_write(&self, path: &Path) -> io::Result<()> {
         match accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS) {

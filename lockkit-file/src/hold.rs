@@ -1,7 +1,5 @@
 //! The kernel's lock on a lock file, and what is written into the file under it.
 
-use std::fs::File;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -13,7 +11,7 @@ use lockkit_core::driver::{Claim, DriverError, ErrorKind};
 use crate::breaking;
 use crate::error::Problem;
 use crate::folder::Folder;
-use crate::kernel::{Ask, KernelLock, is_at, while_free};
+use crate::kernel::{Ask, KernelLock, is_at};
 use crate::look;
 use crate::place::Place;
 use crate::record::{Record, State};
@@ -117,52 +115,14 @@ impl Hold {
         // If this cannot be found out, nobody has found otherwise.
         let stood = self.stands().unwrap_or(true);
         let Self { lock, path, record, loose, .. } = self;
-        let noted = if !stood {
-            Ok(())
-        } else if lock.is_shared {
-            drop(lock);
-            note_unless_kept(&path, record, loose)
-        } else {
-            let free = Record { state: State::Free, ..record };
-            free.write(&lock.file, loose).map_err(Problem::from)
-        };
-        if let Err(problem) = noted {
-            // The note is there to be looked at; the lock is free all the same.
-            tracing::debug!(path = %path.display(), %problem, "the release is not noted");
+        let state = if lock.is_shared { State::Left } else { State::Free };
+        // While nobody else can have the lock: whoever has it next would take a holder without a
+        // note for one that died, and skip its reserve.
+        if stood && let Err(error) = (Record { state, ..record }).write(&lock.file, loose) {
+            tracing::debug!(path = %path.display(), %error, "the release is not noted");
         }
         stood
     }
-}
-
-/// Notes the end of a hold of which copies were given away, if they are all closed by now. Without
-/// the note, whoever comes next would take the holder for one that died, and skip its reserve.
-fn note_unless_kept(path: &Path, record: Record, slot: usize) -> Result<(), Problem> {
-    // Not opened for writing: waiters would take the close for a release.
-    let file = Folder::open_aside(path)?;
-    note_if_free(&file, record, slot, || Folder::open_to_note(path))
-}
-
-fn note_if_free(
-    file: &File,
-    record: Record,
-    slot: usize,
-    open_to_note: impl FnOnce() -> io::Result<File>,
-) -> Result<(), Problem> {
-    // Waiters are told of the note, and find the lock free: the noted file is closed last.
-    let _noted = while_free(file, || {
-        if look::records(file)?.latest() != Some(&record) {
-            return Ok(None);
-        }
-        let noted = open_to_note()?;
-        // The file at the path may be another one, which a break has put there and which may be
-        // held.
-        if FileId::of(&noted.metadata()?) != FileId::of(&file.metadata()?) {
-            return Ok(None);
-        }
-        Record { state: State::Free, ..record }.write(&noted, slot)?;
-        Ok::<_, Problem>(Some(noted))
-    })?;
-    Ok(())
 }
 
 fn try_take(
@@ -300,13 +260,14 @@ pub(crate) mod tests {
     use lockkit_core::{LockName, Locker, Namespace};
     use tempfile::TempDir;
 
-    use super::{Ask, Disturbance, Hold, TRIES, Taking, ask, grant, note_if_free, try_take};
+    use super::{Ask, Disturbance, Hold, TRIES, Taking, ask, grant, try_take};
     use crate::FileDriver;
     use crate::breaking::break_hold;
     use crate::folder::Folder;
     use crate::kernel::is_locked;
     use crate::look;
-    use crate::record::{self, Record, State};
+    use crate::record::State;
+    use crate::reserve::{Boot, Next};
     use crate::time;
 
     /// A folder that is removed with the first of these, and a claim to a lock there.
@@ -348,20 +309,21 @@ pub(crate) mod tests {
         assert!(last < now + 2_000_000, "{} µs ahead", last - now);
     }
 
+    /// Whoever is woken by the end of the last copy finds the file as it was before.
     #[test]
-    fn a_hold_that_a_copy_keeps_is_noted_as_held() {
+    fn a_hold_that_a_copy_keeps_is_seen_and_leaves_its_reserve() {
         let (_root, folder, claim) = set_up();
-        for is_kept in [true, false] {
-            let mut hold = take(&folder, &claim).unwrap().unwrap();
-            let copy = hold.share().unwrap();
-            let kept = is_kept.then_some(copy);
-            assert!(hold.end());
-            let file = std::fs::File::open(folder.file_of(claim.name())).unwrap();
-            let state = if is_kept { State::Held } else { State::Free };
-            assert_eq!(look::records(&file).unwrap().latest().unwrap().state, state);
-            assert_eq!(is_locked(&file).unwrap(), is_kept);
-            drop(kept);
-        }
+        let mut hold = take(&folder, &claim).unwrap().unwrap();
+        let (token, copy) = (hold.token().get(), hold.share().unwrap());
+        assert!(hold.end());
+        let holder = || look::holder(&folder, claim.name()).unwrap().map(|record| record.owner);
+        assert_eq!(holder(), Some(claim.owner()));
+        let file = std::fs::File::open(folder.file_of(claim.name())).unwrap();
+        let next = Next::after(&look::records(&file).unwrap(), Boot::current(), 7).unwrap();
+        assert_eq!((next.token.get(), next.is_preceded_by_a_sync), (token + 1, false));
+        assert_eq!(next.is_to_be_synced, Boot::current().is_none());
+        drop(copy);
+        assert_eq!(holder(), None);
     }
 
     /// A taker is stopped before its record is written, and goes on when the lock is another's.
@@ -427,34 +389,6 @@ pub(crate) mod tests {
             }
             assert_eq!(left, 0);
         }
-    }
-
-    #[test]
-    fn a_release_is_not_noted_in_a_file_that_a_break_has_put_in_place() {
-        let root = tempfile::tempdir().unwrap();
-        let folder = Folder::open(root.path()).unwrap();
-        let claim = |owner: &str| {
-            let name = LockName::new(&Namespace::default(), "a").unwrap();
-            Claim::new(name, Duration::from_secs(30)).with_label(owner.parse().unwrap())
-        };
-        let mut hold = take(&folder, &claim("broken")).unwrap().unwrap();
-        drop(hold.share().unwrap());
-        let Hold { lock, path, record, loose, .. } = hold;
-        drop(lock);
-        let file = Folder::open_aside(&path).unwrap();
-        let mut next = None;
-        let broken_and_taken = || {
-            let free = Record { state: State::Free, ..record.clone() };
-            let beside = path.with_file_name("beside");
-            std::fs::write(&beside, record::tests::file(&[&free])).unwrap();
-            std::fs::rename(&beside, &path).unwrap();
-            next = take(&folder, &claim("next")).unwrap();
-            Folder::open_to_note(&path)
-        };
-        note_if_free(&file, record.clone(), loose, broken_and_taken).unwrap();
-        let next = next.unwrap();
-        let holder = look::holder(&folder, claim("anybody").name()).unwrap();
-        assert_eq!(holder, Some(next.record.clone()));
     }
 
     /// A fork without `exec` takes what Rust calls unsafe, so the taker is only made to look like

@@ -197,9 +197,10 @@ impl Files {
         let metadata = file.metadata()?;
         let records = look::records(file)?;
         let file_name = path.file_name().unwrap_or_default().to_string_lossy();
-        let is_free = look::identify(&records, &self.namespace, &file_name)?
-            .is_some_and(|(_, record)| record.state == State::Free);
-        Ok(is_free
+        // Copies that were given away do not keep it any more.
+        let is_let_go = look::identify(&records, &self.namespace, &file_name)?
+            .is_some_and(|(_, record)| record.state != State::Held);
+        Ok(is_let_go
             // Both records are whole.
             && records.are_settled()
             && records.highest().is_some_and(|token| is_behind(token, time::of_day()))
@@ -272,11 +273,15 @@ mod tests {
     /// Puts a file in its place, or alters the one that is there, as if nobody had used the lock
     /// for a long time. Returns its token.
     fn age(path: &Path) -> u64 {
+        age_as(path, State::Free)
+    }
+
+    fn age_as(path: &Path, state: State) -> u64 {
         let idle = IDLE + Duration::from_secs(60);
         let token = time::of_day() - u64::try_from(idle.as_micros()).unwrap();
-        let [held, free] = [State::Held, State::Free].map(|state| record(token, state));
-        let [held, free] = [held, free].map(|record| Record { name: "a".into(), ..record });
-        fs::write(path, file(&[&held, &free])).unwrap();
+        let [held, last] = [State::Held, state].map(|state| record(token, state));
+        let [held, last] = [held, last].map(|record| Record { name: "a".into(), ..record });
+        fs::write(path, file(&[&held, &last])).unwrap();
         File::open(path).unwrap().set_modified(SystemTime::now() - idle).unwrap();
         token
     }
@@ -449,6 +454,24 @@ mod tests {
         fs::remove_dir_all(&first).unwrap();
         while sweep.go_on(&folder).unwrap() {}
         assert!(!path.exists());
+    }
+
+    /// The kernel's lock tells: nobody is left to write that it is free.
+    #[test]
+    fn a_lock_whose_holder_left_is_let_go_once_its_copies_are_closed() {
+        let (_root, folder) = place();
+        let path = folder.file_of(claim().name());
+        age_as(&path, State::Left);
+        let copy = File::open(&path).unwrap();
+        copy.lock().unwrap();
+        sweep(&folder);
+        assert!(path.exists(), "a copy keeps it");
+        copy.unlock().unwrap();
+        sweep(&folder);
+        assert!(!path.exists());
+        age_as(&path, State::Held);
+        sweep(&folder);
+        assert!(path.exists(), "its holder died");
     }
 
     /// A second one would remove what somebody made after the first.

@@ -12,7 +12,7 @@ use lockkit_core::{Holder, LockName, LockStatus, Namespace};
 use crate::error::Problem;
 use crate::folder::Folder;
 use crate::kernel;
-use crate::record::{Record, Records, SLOT, State};
+use crate::record::{Record, Records, SLOT};
 use crate::time;
 
 /// How often a lock may change hands while it is looked at. Each change takes the taker longer than
@@ -33,13 +33,14 @@ pub(crate) fn holder(folder: &Folder, name: &LockName) -> Result<Option<Record>,
 /// Like [`holder`], in this file.
 ///
 /// The kernel's lock alone decides, and the record says whose it is: a holder that died has left
-/// its record. In the moments in which somebody else takes the lock and has not written its own
-/// record yet, the lock is still seen as that of the dead holder.
+/// its record, and so has one that let go while copies that it gave away may have kept the lock. In
+/// the moments in which somebody else takes the lock and has not written its own record yet, the
+/// lock is still seen as that of the one before.
 pub(crate) fn holder_in(file: &File, name: &LockName) -> Result<Option<Record>, Problem> {
     for _ in 0..TRIES {
         let before = read(file)?;
         let records = Records::read(&before)?;
-        let grant = records.latest_of(name)?.filter(|record| record.state == State::Held);
+        let grant = records.latest_of(name)?.filter(|record| record.may_stand());
         let Some(grant) = grant else { return Ok(None) };
         let is_locked = kernel::is_locked(file)?;
         // All of it, since a record that is being written is passed over for one of long ago.
@@ -90,9 +91,7 @@ impl Entry {
     /// Who holds the lock.
     pub(crate) fn holder(&self) -> Result<Option<Record>, Problem> {
         match (&self.content, &self.file) {
-            (Ok(Some((name, record))), Some(file)) if record.state == State::Held => {
-                holder_in(file, name)
-            }
+            (Ok(Some((name, record))), Some(file)) if record.may_stand() => holder_in(file, name),
             _ => Ok(None),
         }
     }

@@ -40,10 +40,13 @@ pub(crate) struct Record {
     pub(crate) name: String,
 }
 
-/// Whether a grant stands, as far as its holder could tell: a holder that died tells nothing.
+/// Whether a grant stands, as far as its holder could tell: a holder that died tells nothing. What
+/// comes later is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum State {
     Held,
+    /// Its holder has let go, and copies that were given away may keep the lock.
+    Left,
     Free,
 }
 
@@ -51,6 +54,11 @@ impl Record {
     /// Writes it into a slot of the file.
     pub(crate) fn write(&self, file: &File, slot: usize) -> io::Result<()> {
         file.write_all_at(&self.encode(), offset(slot) as u64)
+    }
+
+    /// Whether the lock, if it is locked, may be so by this grant.
+    pub(crate) fn may_stand(&self) -> bool {
+        self.state != State::Free
     }
 
     /// Why a file with this record is not the lock's.
@@ -64,6 +72,7 @@ impl Record {
         let Self { state, token, reserve, owner, label, since, name } = self;
         let state = match state {
             State::Held => "held",
+            State::Left => "left",
             State::Free => "free",
         };
         let reserve = reserve.as_ref().map(|reserve| format!("\nreserve {reserve}"));
@@ -92,6 +101,7 @@ impl Record {
         Some(Self {
             state: match value("state")? {
                 "held" => State::Held,
+                "left" => State::Left,
                 "free" => State::Free,
                 _ => return None,
             },
@@ -279,12 +289,14 @@ pub(crate) mod tests {
     #[test]
     fn what_was_written_last_counts() {
         let (first, second) = (record(1, State::Held), record(2, State::Held));
-        let released = record(2, State::Free);
         assert_eq!(latest(&file(&[&first])), Ok(Some(first.clone())));
         assert_eq!(latest(&file(&[&first, &second])), Ok(Some(second.clone())));
         assert_eq!(latest(&file(&[&second, &first])), Ok(Some(second.clone())));
-        assert_eq!(latest(&file(&[&second, &released])), Ok(Some(released.clone())));
-        assert_eq!(latest(&file(&[&released, &second])), Ok(Some(released)));
+        for state in [State::Left, State::Free] {
+            let ended = record(2, state);
+            assert_eq!(latest(&file(&[&second, &ended])), Ok(Some(ended.clone())));
+            assert_eq!(latest(&file(&[&ended, &second])), Ok(Some(ended)));
+        }
         assert_eq!(latest(b""), Ok(None));
     }
 
@@ -295,6 +307,7 @@ pub(crate) mod tests {
         // In the reserve of the first, which was synced.
         let [synced, granted] = [5, 7].map(|token| reserved(token, State::Held));
         let ended = reserved(7, State::Free);
+        let left = reserved(5, State::Left);
         for (slots, loose) in [
             (vec![&last], 1),
             (vec![&old, &last], 0),
@@ -306,6 +319,8 @@ pub(crate) mod tests {
             (vec![&granted, &synced], 0),
             (vec![&ended, &synced], 0),
             (vec![&synced, &ended], 1),
+            (vec![&synced, &left], 1),
+            (vec![&left, &synced], 0),
         ] {
             assert_eq!(read(&file(&slots)).unwrap().loose(), loose, "{slots:?}");
         }
@@ -454,5 +469,8 @@ pub(crate) mod tests {
             Some("reserve 1000005 8d3c2a10-52d1-4d6e-9a70-0c1f5b1f2e3d")
         );
         assert_eq!(latest(&slot), Ok(Some(reserved(7, State::Held))));
+        let slot = record(7, State::Left).encode();
+        assert_eq!(std::str::from_utf8(&slot).unwrap().lines().nth(1), Some("state left"));
+        assert_eq!(latest(&slot), Ok(Some(record(7, State::Left))));
     }
 }

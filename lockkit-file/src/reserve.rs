@@ -8,8 +8,8 @@
 //! behind its end.
 //!
 //! That the reserve was synced is shown by a second record of it in the other slot, which nobody
-//! writes before that: the note that the grant has ended. A holder that died has left no such note,
-//! so the next one syncs, too.
+//! writes before that: the note that the holder has let go. A holder that died with a new reserve
+//! has left no such note, so the next one syncs, too.
 
 use std::fmt;
 use std::str::FromStr;
@@ -155,6 +155,8 @@ mod tests {
     #[derive(Clone, Copy, PartialEq, Eq)]
     enum Fate {
         Ends,
+        /// While copies keep the lock.
+        Leaves,
         Dies,
         /// When it has written its grant, and not yet synced it.
         DiesBefore,
@@ -179,8 +181,10 @@ mod tests {
             }
             assert!(self.granted < Some(next.token), "{next:?} after {:?}", self.granted);
             self.granted = Some(next.token);
-            if fate == Fate::Ends {
-                self.put(&Record { state: State::Free, ..held });
+            match fate {
+                Fate::Ends => self.put(&Record { state: State::Free, ..held }),
+                Fate::Leaves => self.put(&Record { state: State::Left, ..held }),
+                Fate::Dies | Fate::DiesBefore => (),
             }
             next
         }
@@ -225,17 +229,19 @@ mod tests {
 
     #[test]
     fn a_second_of_grants_is_synced_once() {
-        let (this, mut disk) = (boot('1'), Disk::default());
-        let mut synced = Vec::new();
-        for time in (5_000_000..7_500_000).step_by(1_000) {
-            let next = disk.grant(Some(&this), time, Fate::Ends);
-            assert_eq!(next.token, token(time));
-            if next.is_to_be_synced {
-                synced.push(time);
+        for fate in [Fate::Ends, Fate::Leaves] {
+            let (this, mut disk) = (boot('1'), Disk::default());
+            let mut synced = Vec::new();
+            for time in (5_000_000..7_500_000).step_by(1_000) {
+                let next = disk.grant(Some(&this), time, fate);
+                assert_eq!(next.token, token(time));
+                if next.is_to_be_synced {
+                    synced.push(time);
+                }
             }
+            let first = 5_000_000;
+            assert_eq!(synced, [first, first + LENGTH + 1_000, first + 2 * (LENGTH + 1_000)]);
         }
-        let first = 5_000_000;
-        assert_eq!(synced, [first, first + LENGTH + 1_000, first + 2 * (LENGTH + 1_000)]);
     }
 
     #[test]
@@ -251,12 +257,20 @@ mod tests {
     /// Whatever of the writes since the last sync has reached the disk, and however whole: after each
     /// step of each course of five holders, with a reserve that is used up or not.
     fn go_through_crashes(before: Option<&Boot>, after: Option<&Boot>) {
-        let fates = [Fate::Ends, Fate::Dies, Fate::DiesBefore];
+        let later = 2 * LENGTH;
+        let steps = [
+            (Fate::Ends, 0),
+            (Fate::Ends, later),
+            (Fate::Leaves, 0),
+            (Fate::Dies, 0),
+            (Fate::Dies, later),
+            (Fate::DiesBefore, 0),
+            (Fate::DiesBefore, later),
+        ];
         let courses = (0..5).fold(vec![(Disk::default(), 5_000_000)], |disks, _| {
             let mut longer = Vec::new();
             for (disk, time) in disks {
-                for (fate, step) in fates.iter().flat_map(|fate| [(*fate, 0), (*fate, 2 * LENGTH)])
-                {
+                for (fate, step) in steps {
                     let (mut disk, time) = (disk.clone(), time + step);
                     disk.grant(before, time, fate);
                     for found in disk.crashes() {
@@ -269,7 +283,7 @@ mod tests {
             }
             longer
         });
-        assert_eq!(courses.len(), 6_usize.pow(5));
+        assert_eq!(courses.len(), steps.len().pow(5));
     }
 
     #[test]
