@@ -28,14 +28,26 @@ struct State {
     under_way: usize,
     /// Since when none of the requests under way has been answered.
     unanswered_since: Option<Instant>,
-    /// How many of the last requests have failed in a row.
-    failures: u32,
-    /// What the last of these said.
-    failure: Option<String>,
-    /// Until when it is left alone after the last failure.
-    rests_until: Option<Instant>,
+    /// Whether the last request has failed.
+    failing: Option<Failing>,
     /// How long the last answer took.
     pace: Duration,
+}
+
+#[derive(Debug)]
+struct Failing {
+    /// How many requests have failed in a row.
+    failures: u32,
+    /// What the last of these said.
+    reason: String,
+    /// Until when the node is left alone.
+    rests_until: Instant,
+}
+
+impl State {
+    fn rests_until(&self) -> Option<Instant> {
+        self.failing.as_ref().map(|failing| failing.rests_until)
+    }
 }
 
 /// How long a node is left alone after it has failed: the first time, and at most.
@@ -57,18 +69,18 @@ impl Pulse {
         let state = self.state();
         // Mostly there is nothing to compare the time with.
         let unanswered = |since| clock.now().saturating_duration_since(since) > patience;
-        state.failures > 0 || state.unanswered_since.is_some_and(unanswered)
+        state.failing.is_some() || state.unanswered_since.is_some_and(unanswered)
     }
 
     /// Whether its last answer was a failure. Otherwise, a silent node is only late.
     pub(crate) fn has_failed(&self) -> bool {
-        self.state().failures > 0
+        self.state().failing.is_some()
     }
 
     /// Why nothing is asked of it.
     pub(crate) fn why_silent(&self) -> DriverError {
-        unreachable(match &self.state().failure {
-            Some(failure) => format!("it answers nobody: {failure}"),
+        unreachable(match &self.state().failing {
+            Some(failing) => format!("it answers nobody: {}", failing.reason),
             None => "it answers nobody, and is being asked".into(),
         })
     }
@@ -84,7 +96,7 @@ impl Pulse {
         let mut probe = None;
         if self.is_silent(clock, patience) {
             probe = Some(Arc::clone(&self.probe).try_acquire_owned().ok()?);
-            if self.state().rests_until.is_some_and(|end| end > clock.now()) {
+            if self.state().rests_until().is_some_and(|end| end > clock.now()) {
                 return None;
             }
         }
@@ -106,7 +118,7 @@ impl Pulse {
             // The semaphore is never closed.
             probe = Arc::clone(&self.probe).acquire_owned().await.ok();
             // Whoever had it before may have got an answer, which ends the rest.
-            let rests_until = self.state().rests_until;
+            let rests_until = self.state().rests_until();
             if let Some(end) = rests_until {
                 clock.sleep_until(end).await;
             }
@@ -123,18 +135,18 @@ impl Pulse {
     }
 
     fn end(&self, begun: Instant, now: Instant, failure: Option<&DriverError>) {
-        let reason = failure.and_then(|failure| failure.source()).map(causes);
+        let reason = failure.map(|failure| failure.source().map(causes).unwrap_or_default());
         let mut state = self.state();
         state.under_way -= 1;
         state.pace = now.saturating_duration_since(begun);
-        state.failure = reason;
-        if failure.is_some() {
-            let rest = RESTS.0 * 2_u32.saturating_pow(state.failures.min(16));
-            state.failures = state.failures.saturating_add(1);
-            state.rests_until = Some(now + rest.min(RESTS.1));
-        } else {
-            (state.failures, state.rests_until) = (0, None);
-            state.unanswered_since = Some(now);
+        let failures = state.failing.take().map_or(0, |failing| failing.failures);
+        match reason {
+            Some(reason) => {
+                let rest = RESTS.0 * 2_u32.saturating_pow(failures.min(16));
+                let (failures, rests_until) = (failures.saturating_add(1), now + rest.min(RESTS.1));
+                state.failing = Some(Failing { failures, reason, rests_until });
+            }
+            None => state.unanswered_since = Some(now),
         }
         if state.under_way == 0 {
             state.unanswered_since = None;

@@ -19,10 +19,7 @@ pub(crate) struct Neighbours(Mutex<HashMap<OwnerId, Neighbour>>);
 
 #[derive(Debug, Default)]
 struct Neighbour {
-    /// Its place, as far as this process knows.
-    place: Option<Place>,
-    /// Whether it holds the lock, and has not been found in the queue since.
-    holds: bool,
+    has: Has,
     /// The owner that was found just ahead of it.
     ahead: Option<OwnerId>,
     /// Whom to tell when this one goes.
@@ -35,6 +32,25 @@ struct Neighbour {
     leaves: bool,
     /// Keeps one piece of news until it is fetched.
     news: Arc<Notify>,
+}
+
+/// What a claim has, as far as this process knows.
+#[derive(Clone, Copy, Debug, Default)]
+enum Has {
+    #[default]
+    Nothing,
+    Place(Place),
+    /// It has not been found in the queue since.
+    Lock,
+}
+
+impl Has {
+    fn place(self) -> Option<Place> {
+        match self {
+            Self::Place(place) => Some(place),
+            Self::Nothing | Self::Lock => None,
+        }
+    }
 }
 
 /// A place in the queue.
@@ -77,8 +93,9 @@ impl Neighbours {
         let mut claims = self.claims();
         let Some(own) = claims.get_mut(&owner) else { return false };
         let place = Place { arrival: standing.arrival, until };
-        let before = own.place.replace(place).map(|place| place.arrival);
-        (own.holds, own.relies, own.is_next) = (false, false, false);
+        let before = own.has.place().map(|place| place.arrival);
+        own.has = Has::Place(place);
+        (own.relies, own.is_next) = (false, false);
         let is_behind = |owner| standing.ahead.is_none_or(|ahead| Some(ahead.owner) == owner);
         if before != Some(place.arrival) || !is_behind(own.ahead) {
             // Its place may no longer be ahead of the claim that stood behind it.
@@ -91,7 +108,7 @@ impl Neighbours {
         }
         let Some(neighbour) = claims.get_mut(&ahead.owner) else { return false };
         // An answer that was read before the grant may arrive after it.
-        let relies = ahead.waits && !neighbour.holds;
+        let relies = ahead.waits && !matches!(neighbour.has, Has::Lock);
         let before = neighbour.behind.replace(owner).filter(|before| *before != owner);
         // Another claim stands there by now.
         tell(&mut claims, before);
@@ -103,7 +120,7 @@ impl Neighbours {
 
     /// Takes note that the place of `owner` was kept and stands `until` then.
     pub(crate) fn keep(&self, owner: OwnerId, until: Instant) {
-        if let Some(place) = self.claims().get_mut(&owner).and_then(|own| own.place.as_mut()) {
+        if let Some(Neighbour { has: Has::Place(place), .. }) = self.claims().get_mut(&owner) {
             place.until = until;
         }
     }
@@ -111,7 +128,7 @@ impl Neighbours {
     /// Takes note that `owner` holds the lock and no longer has a place.
     pub(crate) fn hold(&self, owner: OwnerId) {
         if let Some(own) = self.claims().get_mut(&owner) {
-            (own.place, own.holds, own.relies) = (None, true, false);
+            (own.has, own.relies) = (Has::Lock, false);
         }
     }
 
@@ -130,7 +147,7 @@ impl Neighbours {
     /// may.
     #[cfg(feature = "mysql")]
     pub(crate) fn may_have_place(&self, owner: OwnerId) -> bool {
-        self.claims().get(&owner).is_none_or(|own| own.place.is_some())
+        self.claims().get(&owner).is_none_or(|own| own.has.place().is_some())
     }
 
     /// Whether `owner` was found behind a place that still stands, and has been told nothing since.
@@ -141,7 +158,7 @@ impl Neighbours {
         let claims = self.claims();
         let Some(own) = claims.get(&owner).filter(|own| own.relies) else { return false };
         let ahead = own.ahead.and_then(|ahead| claims.get(&ahead));
-        match (own.place, ahead.and_then(|ahead| ahead.place)) {
+        match (own.has.place(), ahead.and_then(|ahead| ahead.has.place())) {
             (Some(own), Some(ahead)) => ahead.arrival < own.arrival && ahead.until > Instant::now(),
             _ => false,
         }
@@ -168,7 +185,7 @@ impl Neighbours {
         let mut claims = self.claims();
         let gone = claims.remove(&owner)?;
         let next = claims.get_mut(&gone.behind?).filter(|next| !next.leaves)?;
-        next.is_next = gone.place.is_none();
+        next.is_next = gone.has.place().is_none();
         tell(&mut claims, gone.behind)
     }
 
