@@ -48,6 +48,10 @@ pub(crate) enum Failure {
     Database(RedisError),
     #[error("another server has become the primary")]
     Deposed,
+    #[error("the connection for requests was made anew")]
+    MadeAnew,
+    #[error("the slot has gone to another member")]
+    SlotLeft,
     #[error("no sentinel says where the primary of `{group}` is")]
     NoPrimary {
         group: String,
@@ -190,7 +194,13 @@ impl Failure {
     /// answer.
     fn known_kind(&self) -> Option<ErrorKind> {
         match self {
-            Self::NoAnswer(_) | Self::Mute(_) | Self::HungUp | Self::Broken | Self::Deposed => None,
+            Self::NoAnswer(_)
+            | Self::Mute(_)
+            | Self::HungUp
+            | Self::Broken
+            | Self::Deposed
+            | Self::MadeAnew
+            | Self::SlotLeft => None,
             Self::NoAuth | Self::NoUsers => Some(ErrorKind::Denied),
             Self::NoConnection { .. }
             | Self::NoTurn(_)

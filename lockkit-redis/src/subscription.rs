@@ -173,6 +173,9 @@ async fn supervise(mut place: watch::Receiver<Option<Endpoint>>, board: Arc<Boar
             // The connection for requests is gone, and so are all who might listen.
             _ => return,
         };
+        let elsewhere = |place: &Option<Endpoint>| {
+            place.as_ref().is_some_and(|place| !place.is_where(&endpoint))
+        };
         let listening = async {
             match endpoint.subscribe().await {
                 Ok(connection) => listen(connection, &board).await,
@@ -181,16 +184,15 @@ async fn supervise(mut place: watch::Receiver<Option<Endpoint>>, board: Arc<Boar
         };
         let failure = tokio::select! {
             failure = listening => failure,
-            Ok(()) = place.changed() => Failure::Deposed,
+            Ok(()) = place.changed() => match elsewhere(&place.borrow()) {
+                true => Failure::Deposed,
+                false => Failure::MadeAnew,
+            },
         };
         board.fall();
         if failure.is_lasting() {
             tracing::warn!(%endpoint, %failure, "Redis refuses to tell news; waiters poll");
-            // Another server may accept subscriptions.
-            let elsewhere = |place: &Option<Endpoint>| {
-                place.as_ref().is_some_and(|place| !place.is_where(&endpoint))
-            };
-            // The sender is gone only with all who listen.
+            // Another server may accept subscriptions. The sender is gone only with all who listen.
             _ = timeout(REFUSED_PAUSE, place.wait_for(elsewhere)).await;
         } else {
             tracing::debug!(%endpoint, %failure, "no news from Redis for now; waiters poll");
@@ -258,6 +260,41 @@ impl Alterations {
         match timeout(CONFIRM_LIMIT, async { tokio::try_join!(subscribing, unsubscribing) }).await {
             Ok(confirmed) => Ok(confirmed.map(|_| ())?),
             Err(_) => Err(Failure::NoAnswer(CONFIRM_LIMIT)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockkit_testkit::Log;
+    use redis::RedisConnectionInfo;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::endpoint::Address;
+
+    /// A server that accepts connections and says nothing.
+    #[tokio::test]
+    async fn a_new_connection_to_the_same_server_is_not_called_another_primary() {
+        let server = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let (host, port) = ("127.0.0.1".into(), server.local_addr().unwrap().port());
+        let address = Address::Network { host, port, tls: None };
+        let here = Endpoint::new(address, RedisConnectionInfo::default());
+        for (next, why) in [
+            (here.clone(), "the connection for requests was made anew"),
+            (here.at_port(1), "another server has become the primary"),
+        ] {
+            let log = Log::start();
+            let place = watch::Sender::new(Some(here.clone()));
+            let news = Subscription::new(place.subscribe());
+            let (owner, token) = (OwnerId::random(), FencingToken::new(1).unwrap());
+            news.wait("channel".into(), owner, token, None, Joined::NotYet);
+            let _connection = server.accept().await.unwrap();
+            place.send_replace(Some(next));
+            while log.line("waiters poll").is_none() {
+                tokio::task::yield_now().await;
+            }
+            assert!(log.line(why).is_some(), "{log:?}");
         }
     }
 }

@@ -7,6 +7,7 @@
 //!   for Redis.
 //! - A [`Proxy`] stands between a client and a server and delays, swallows, holds or cuts.
 //! - An [`Authority`] signs certificates for servers that speak TLS.
+//! - A [`Log`] notes what is logged.
 //! - [`trial`] makes a test that shows as ignored, with the reason, where its server is missing.
 //!   `LOCKKIT_REQUIRE=redis,...` turns that into a failure.
 //!
@@ -41,6 +42,7 @@ mod clock;
 mod ensemble;
 mod etcd;
 mod grpc_proxy;
+mod log;
 mod mysql;
 pub mod overhead;
 mod pgbouncer;
@@ -61,6 +63,7 @@ pub use crate::certificates::{Authority, Identity};
 pub use crate::ensemble::Ensemble;
 pub use crate::etcd::ETCD;
 pub use crate::grpc_proxy::GrpcProxy;
+pub use crate::log::Log;
 pub use crate::mysql::{MARIADB, MYSQL, mariadb_or_mysql};
 pub use crate::pgbouncer::{PgBouncer, PoolMode};
 pub use crate::port::free_port;

@@ -223,7 +223,7 @@ impl News {
             }
             // We have not asked for it: the slot has gone to another member. What else is under way
             // on the connection may have been taken to be answered by that.
-            PushKind::SUnsubscribe if is_placed_here => self.drop_link(id, &Failure::Deposed),
+            PushKind::SUnsubscribe if is_placed_here => self.drop_link(id, &Failure::SlotLeft),
             PushKind::Disconnection => self.drop_link(id, &Failure::Broken),
             _ => (),
         }
@@ -247,7 +247,7 @@ impl News {
         }
         let pause = match failure {
             // It has only lost a slot.
-            Failure::Deposed => PAUSE,
+            Failure::SlotLeft => PAUSE,
             _ => self.leave_alone(endpoint, refuses),
         };
         self.try_again(pause);
