@@ -15,10 +15,10 @@ pub(crate) enum Left {
 }
 
 impl Quorum {
-    /// Why there is no answer. `failures` has one entry per node.
+    /// Why there is no answer, when so many nodes gave a vote. `failures` has one entry per node.
     pub(crate) fn no_majority(
         &self,
-        answered: usize,
+        given: usize,
         failures: impl IntoIterator<Item = Option<DriverError>>,
         left: Left,
     ) -> DriverError {
@@ -46,7 +46,8 @@ impl Quorum {
             .into_iter()
             .map(|(name, error)| format!("{name}: {}", causes(&*error.into_source())))
             .collect();
-        DriverError::new(kind, NoMajority { answered, needed: self.nodes.quorum(), reasons })
+        let (nodes, needed) = (self.nodes.len(), self.nodes.quorum());
+        DriverError::new(kind, NoMajority { given, nodes, needed, reasons })
     }
 }
 
@@ -62,11 +63,12 @@ pub(crate) fn strange() -> DriverError {
     DriverError::new(ErrorKind::Unsupported, "an answer that a quorum does not understand")
 }
 
-/// Too few nodes have answered.
+/// Too few nodes gave a vote.
 #[derive(Debug, thiserror::Error)]
-#[error("{answered} nodes have answered, {needed} are needed ({})", reasons.join("; "))]
+#[error("{given} of {nodes} nodes gave a vote, {needed} are needed ({})", reasons.join("; "))]
 pub(crate) struct NoMajority {
-    answered: usize,
+    given: usize,
+    nodes: usize,
     needed: usize,
     reasons: Vec<String>,
 }

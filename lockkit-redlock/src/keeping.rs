@@ -65,13 +65,14 @@ impl Quorum {
             let ttl = lasts.saturating_duration_since(asked);
             return Ok(Renewal::Held(Vouch::Lease { since: asked, ttl }));
         }
-        let answered = count(&votes, |kept| !matches!(kept, Kept::Failed(_)));
+        let held = count(&votes, is_held);
         let failures = votes.into_iter().map(|vote| match vote {
             None => Some(silent()),
             Some(Kept::Failed(error)) => Some(error),
-            Some(Kept::Held(_) | Kept::Lost) => None,
+            Some(Kept::Lost) => Some(unreachable("it has lost the hold")),
+            Some(Kept::Held(_)) => None,
         });
-        Err(self.no_majority(answered, failures, Left::AsTheySay))
+        Err(self.no_majority(held, failures, Left::AsTheySay))
     }
 
     /// Renews the hold at a node. A node that may not vote is asked as well: if it has lost the

@@ -190,7 +190,7 @@ async fn without_a_majority_nothing_is_left() {
         let expected = if mode == Mode::Down { ErrorKind::Unreachable } else { ErrorKind::Unknown };
         assert_eq!(error.kind(), expected, "{mode:?}");
         let reason = error.into_source().to_string();
-        assert!(reason.contains("2 nodes have answered, 3 are needed"), "{reason}");
+        assert!(reason.contains("2 of 5 nodes gave a vote, 3 are needed"), "{reason}");
         assert_eq!(left_behind(&nodes[3..]).await, 0, "{mode:?}");
         // What a mute node has granted goes when it can be told.
         nodes[..3].iter().for_each(|node| node.set(Mode::Up));

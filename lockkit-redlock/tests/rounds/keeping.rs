@@ -140,6 +140,20 @@ async fn a_renewal_without_answers_is_in_doubt() {
     assert!(matches!(driver.renew(&held).await, Ok(Renewal::Held(_))));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_fails_names_each_node_that_gave_no_vote() {
+    let nodes = nodes::<3>();
+    let driver = over(&nodes).await;
+    let held = claim(TTL);
+    take(&driver, &held).await.unwrap();
+    nodes[1].forget();
+    nodes[2].set(Mode::Down);
+    let reason = driver.renew(&held).await.unwrap_err().into_source().to_string();
+    let told =
+        "1 of 3 nodes gave a vote, 2 are needed (node 1: it has lost the hold; node 2: it is down)";
+    assert_eq!(reason, told);
+}
+
 /// Nor does the release overtake the ask.
 #[tokio::test(start_paused = true)]
 async fn a_node_is_released_after_it_has_answered() {
