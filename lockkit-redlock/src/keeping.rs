@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use lockkit_core::driver::{Claim, DriverError, ErrorKind, Instant, Renewal, Vouch};
+use lockkit_core::driver::{Attempt, Claim, DriverError, ErrorKind, Instant, Renewal, Vouch};
 
 use crate::ballot::{self, Votes, count, reached};
 use crate::driver::{Quorum, good_until};
 use crate::failure::{Left, silent, strange, unreachable};
 use crate::lanes::Lanes;
+use crate::member::causes;
 
 /// What a node answers to a renewal.
 enum Kept {
@@ -143,8 +144,16 @@ impl Quorum {
                     lane.doubt(until);
                     self.keep_in_mind(&lane, &claim, until);
                 }
-                let node = &self.nodes.members[at].name;
-                tracing::debug!(%node, lock = %claim.name(), ?answer, "was lost there, taken again");
+                let (node, lock) = (&self.nodes.members[at].name, claim.name());
+                let why = match answer {
+                    Ok(Attempt::Granted(_)) => {
+                        return tracing::debug!(%node, %lock, "was lost there, and is taken again");
+                    }
+                    Ok(Attempt::Taken(_)) => "somebody else has it".into(),
+                    Ok(_) => causes(&*strange().into_source()),
+                    Err(error) => causes(&*error.into_source()),
+                };
+                tracing::debug!(%node, %lock, %why, "was lost there, and is not taken again");
             }
         })
     }
@@ -161,7 +170,7 @@ impl Kept {
 
 #[cfg(test)]
 mod tests {
-    use lockkit_core::driver::{Attempt, Driver as _};
+    use lockkit_core::driver::Driver as _;
     use lockkit_core::memory::MemoryDriver;
     use lockkit_core::{LockName, Namespace};
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use lockkit_core::driver::{Driver as _, ErrorKind, Release, Renewal};
 use lockkit_core::{AcquireOptions, Lease, Locker};
+use lockkit_testkit::Log;
 use tokio::time::{Instant, sleep};
 
 use crate::support::{Mode, TestNode, claim, over};
@@ -152,6 +153,28 @@ async fn a_renewal_that_fails_names_each_node_that_gave_no_vote() {
     let told =
         "1 of 3 nodes gave a vote, 2 are needed (node 1: it has lost the hold; node 2: it is down)";
     assert_eq!(reason, told);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_came_of_a_node_that_had_lost_the_hold_is_logged() {
+    let nodes = nodes::<3>();
+    let driver = over(&nodes).await;
+    let (held, other) = (claim(TTL), claim(TTL));
+    take(&driver, &held).await.unwrap();
+    let log = Log::start();
+    let is_told = async |words: &str| {
+        driver.renew(&held).await.unwrap();
+        sleep(held.call_limit() + Duration::from_millis(10)).await;
+        assert!(log.line(words).is_some(), "{log:?}");
+    };
+    nodes[2].forget();
+    is_told("was lost there, and is taken again node=node 2 lock=wanted").await;
+    nodes[2].forget();
+    nodes[2].try_acquire(&other).await.unwrap();
+    is_told("not taken again node=node 2 lock=wanted why=somebody else has it").await;
+    nodes[2].forget();
+    nodes[2].loses_the_answer_to_an_ask();
+    is_told("not taken again node=node 2 lock=wanted why=the answer was lost").await;
 }
 
 /// Nor does the release overtake the ask.
