@@ -20,6 +20,24 @@ const ASKING: &str = "asking";
 /// A lock that rights are asked for.
 const ANY: &str = "any";
 
+/// What cannot be done with locks without which rights. Who cannot take a free lock is not told that
+/// it cannot wait for one.
+type Uses = [(&'static str, &'static [&'static str])];
+
+const USES: &Uses = &[
+    ("taken", &["evalsha", "eval", "time", "exists", "hmget", "hset", "pexpireat", WAIT]),
+    ("waited for", &["pttl", "zadd", "zrem", "zrange", "zrangebyscore", "zscore", "zcard"]),
+    ("kept", &["evalsha", "eval", "hget", "pttl", "pexpire", WAIT]),
+    ("released", &["evalsha", "eval", "hget", "exists", "del"]),
+];
+
+const PLAIN_USES: &Uses = &[
+    ("taken", &["evalsha", "eval", "time", "exists", "hmget", "hset", "get", "set"]),
+    ("waited for", &["pttl"]),
+    ("kept", &["evalsha", "eval", "get", "pttl", "pexpire"]),
+    ("released", &["evalsha", "eval", "get", "pttl", "del"]),
+];
+
 const WITHOUT_LOOKS: &str = "held locks are not listed";
 
 /// What the user may not send, and what the server does not know: for locks, for waiting without
@@ -81,7 +99,7 @@ async fn of_one(
             return Ok(findings);
         }
     };
-    findings.extend(unknown(&missing));
+    findings.extend(unknown(driver.dialect, &missing));
     let [[locks, _], [news, _], [looks, _]] = missing;
     let (asking, locks): (Vec<_>, Vec<_>) = locks.into_iter().partition(|right| right == ASKING);
     let lacks = |rights: &[String], so: &str| {
@@ -104,12 +122,12 @@ async fn of_one(
         ));
     }
     if !locks.is_empty() {
-        let finding = lacks(&locks, "acquisitions are denied");
+        let finding = lacks(&locks, &without(driver.dialect, &locks));
         let keys = if has(&locks, ["pttl", "del"]) { "" } else { &keys };
         findings.push(Diagnosis::error(TOPIC, finding, advice(keys, &locks)));
     }
     if !asking.is_empty() {
-        let finding = lacks(&asking, "while a slot moves, its new owner denies acquisitions");
+        let finding = lacks(&asking, "while a slot moves, its new owner denies requests");
         findings.push(Diagnosis::error(TOPIC, finding, advice("", &asking)));
     }
     if !news.is_empty() {
@@ -130,7 +148,7 @@ async fn of_one(
 }
 
 /// What is wrong where the server does not know a command, so that no right helps.
-fn unknown([[_, locks], [_, news], [_, looks]]: &Missing) -> Vec<Diagnosis> {
+fn unknown(dialect: Dialect, [[_, locks], [_, news], [_, looks]]: &Missing) -> Vec<Diagnosis> {
     let finding = |commands: &[String], so: &str| {
         let commands = commands.join(", ").to_uppercase().replace('|', " ");
         format!("the server does not know {commands}: {so}")
@@ -138,7 +156,7 @@ fn unknown([[_, locks], [_, news], [_, looks]]: &Missing) -> Vec<Diagnosis> {
     let advice = "use a server where it is neither renamed nor disabled";
     let mut findings = Vec::new();
     if !locks.is_empty() {
-        let finding = finding(locks, "acquisitions fail");
+        let finding = finding(locks, &without(dialect, locks));
         findings.push(match locks.iter().all(|it| it == WAIT) {
             true => Diagnosis::error(TOPIC, finding, format!("leave out `replicas`, or {advice}")),
             false => Diagnosis::error(TOPIC, finding, advice),
@@ -151,6 +169,21 @@ fn unknown([[_, locks], [_, news], [_, looks]]: &Missing) -> Vec<Diagnosis> {
         findings.push(Diagnosis::warning(TOPIC, finding(looks, WITHOUT_LOOKS), advice));
     }
     findings
+}
+
+/// What comes of it that these are missing for locks.
+fn without(dialect: Dialect, missing: &[String]) -> String {
+    let uses = match dialect {
+        Dialect::Lockkit => USES,
+        Dialect::Plain => PLAIN_USES,
+    };
+    let needs = |commands: &[&str]| missing.iter().any(|it| commands.contains(&&**it));
+    let cannot = uses.iter().filter(|(_, commands)| needs(commands)).map(|(use_of, _)| *use_of);
+    match &*Vec::from_iter(cannot) {
+        [] => "locks are denied".into(),
+        [one] => format!("locks cannot be {one}"),
+        [first @ .., last] => format!("locks cannot be {} or {last}", first.join(", ")),
+    }
 }
 
 /// What comes of it that these are missing for waiting without polling.
@@ -209,4 +242,31 @@ fn any(namespace: &Namespace) -> LockName {
 /// Whether nothing stands before a name in the dialect `plain`.
 fn names_are_keys(namespace: &Namespace) -> bool {
     *namespace == Namespace::default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_right_has_a_use() {
+        for (dialect, script, uses) in [
+            (Dialect::Lockkit, include_str!("../scripts/rights.lua"), USES),
+            (Dialect::Plain, include_str!("../scripts/plain/rights.lua"), PLAIN_USES),
+        ] {
+            let (_, locks) = script.split_once("missing({").unwrap();
+            let (locks, _) = locks.split_once("missing({").unwrap();
+            let commands = locks.lines().filter_map(|line| line.trim().strip_prefix('\''));
+            let mut needed: Vec<_> =
+                commands.map(|line| line.split([' ', '\'']).next().unwrap()).collect();
+            needed.extend((dialect == Dialect::Lockkit).then_some(WAIT));
+            let mut used: Vec<_> =
+                uses.iter().flat_map(|(_, commands)| *commands).copied().collect();
+            for list in [&mut needed, &mut used] {
+                list.sort_unstable();
+                list.dedup();
+            }
+            assert_eq!(used, needed, "{dialect:?}");
+        }
+    }
 }

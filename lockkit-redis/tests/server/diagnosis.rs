@@ -26,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_clock_that_jumps_is_found", || REDIS.start_with_clock(), jumping),
         trial("a_node_of_a_cluster_is_refused", one_of_a_cluster, cluster),
         trial("missing_rights_are_found", || REDIS.start_with(&SOUND), rights),
+        trial("missing_rights_are_told_by_their_use", || REDIS.start_with(&SOUND), used),
         trial("documented_rights_are_enough", || REDIS.start_with(&SOUND), documented),
         trial("a_server_that_is_away_has_no_findings", || REDIS.start(), away),
     ]
@@ -261,6 +262,64 @@ async fn rights(server: Server) {
             let advice = bad.advice().unwrap();
             let command = advice.split('`').nth(1).unwrap();
             raw.ask::<()>(&command.split(' ').collect::<Vec<_>>()).await;
+        }
+    }
+}
+
+/// What cannot be done without a right is what the diagnosis says cannot be done.
+async fn used(server: Server) {
+    let mut raw = Raw::connect(&server.url()).await;
+    let user = "ACL SETUSER me reset on >pw ~* &* +@all";
+    for dialect in ["lockkit", "plain"] {
+        let url = format!("{}?dialect={dialect}", server.url());
+        let whole = driver(&url).await;
+        for right in [
+            "time",
+            "exists",
+            "pttl",
+            "get",
+            "hget",
+            "hmget",
+            "hset",
+            "set",
+            "del",
+            "pexpire",
+            "pexpireat",
+            "zadd",
+            "zrem",
+            "zrange",
+            "zrangebyscore",
+            "zscore",
+            "zcard",
+        ] {
+            raw.ask::<()>(&user.split(' ').collect::<Vec<_>>()).await;
+            let me = driver(&url.replace("redis://", "redis://me:pw@")).await;
+            raw.ask::<()>(&["ACL", "SETUSER", "me", &format!("-{right}")]).await;
+            let (free, holder) = (claim(LONG), claim(LONG));
+            let cannot_take = me.try_acquire(&free).await.is_err();
+            whole.release(&free).await.unwrap();
+            take(&whole, &holder).await;
+            let cannot_keep = me.renew(&holder).await.is_err();
+            let cannot_release = me.release(&holder).await.is_err();
+            take(&whole, &holder).await;
+            let waiter = claim(LONG).waiting();
+            let asked = me.try_acquire(&waiter).await;
+            let gave_up = me.release(&waiter).await;
+            let cannot_wait = asked.is_err() || gave_up.is_err() && !cannot_release;
+            raw.ask::<()>(&["FLUSHALL"]).await;
+            let cannot = [
+                (cannot_take, "taken"),
+                (cannot_wait && !cannot_take, "waited for"),
+                (cannot_keep, "kept"),
+                (cannot_release, "released"),
+            ];
+            let cannot: Vec<_> = cannot.iter().filter(|it| it.0).map(|it| it.1).collect();
+            let found = complaints(&me).await;
+            let told = found.iter().find_map(|it| it.rsplit_once(": locks cannot be "));
+            let told = told.map_or(Vec::new(), |(_, told)| {
+                told.split(" or ").flat_map(|it| it.split(", ")).collect()
+            });
+            assert_eq!(told, cannot, "{dialect}, {right}: {found:?}");
         }
     }
 }

@@ -607,8 +607,8 @@ async fn rights(cluster: RedisCluster) {
     all_is_good().await;
     // Each member has users of its own.
     for (member, right, so) in [
-        (1, "hset", "acquisitions are denied"),
-        (2, "asking", "while a slot moves, its new owner denies acquisitions"),
+        (1, "hset", "locks cannot be taken"),
+        (2, "asking", "while a slot moves, its new owner denies requests"),
     ] {
         let mut raw = raw(&cluster, member).await;
         raw.ask::<()>(&["ACL", "SETUSER", "app", &format!("-{right}")]).await;

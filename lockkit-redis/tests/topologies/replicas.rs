@@ -295,7 +295,7 @@ async fn misconfigured(server: Server) {
     let found: Vec<_> = findings.iter().filter(|it| it.topic() == "rights").collect();
     let [found] = *found else { panic!("{found:?}") };
     assert_eq!(found.grade(), Grade::Error);
-    assert_eq!(found.finding(), "the server does not know WAIT: acquisitions fail");
+    assert_eq!(found.finding(), "the server does not know WAIT: locks cannot be taken or kept");
     let advice = found.advice().unwrap();
     assert!(advice.starts_with("leave out `replicas`, or use a server"), "{advice}");
 }
