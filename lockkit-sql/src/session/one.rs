@@ -244,6 +244,7 @@ impl<S: Server> Drop for Session<S> {
 
 impl<S: Server> fmt::Debug for Session<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("server", &self.shared.server).finish_non_exhaustive()
+        let endpoint = self.shared.server.to_string();
+        f.debug_struct("Session").field("endpoint", &endpoint).finish_non_exhaustive()
     }
 }

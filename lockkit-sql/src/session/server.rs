@@ -1,4 +1,4 @@
-use std::fmt::Debug;
+use std::fmt::{Debug, Display};
 use std::hash::Hash;
 use std::io;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use lockkit_core::{FencingToken, LockName};
 
 use crate::seats::{Failing, NoSeat};
 
-/// A server on which a session can hold locks.
+/// A server on which a session can hold locks. It is shown as where it is.
 #[async_trait]
-pub(crate) trait Server: Debug + Send + Sync + 'static {
+pub(crate) trait Server: Display + Send + Sync + 'static {
     /// A session. Dropping it closes the connection, whereupon the server ends the session.
     type Connection: Send + 'static;
     /// What the server knows a lock by.

@@ -252,7 +252,7 @@ impl<S: Server> Turn<S> {
         if !self.is_over()
             && let Err(failure) = self.send(&Request::Beat).await
         {
-            tracing::debug!(server = ?self.shared.server, %failure, "no heartbeat");
+            tracing::debug!(endpoint = %self.shared.server, %failure, "no heartbeat");
         }
     }
 
@@ -316,7 +316,7 @@ impl<S: Server> Turn<S> {
                 Ok(())
             }
             Err(failure) => {
-                tracing::debug!(server = ?shared.server, %failure, "no session");
+                tracing::debug!(endpoint = %shared.server, %failure, "no session");
                 attempts.backoff.failed();
                 attempts.last = Some(failure.clone());
                 Err(match failure.is_lasting() {
@@ -356,11 +356,11 @@ impl<S: Server> Turn<S> {
                 Ok(Reply::Buried(true)) => drop(self.shared.traces().dead.pop()),
                 Ok(_) if Instant::now() < until => sleep(PAUSE).await,
                 Ok(_) => {
-                    tracing::debug!(?server, "an earlier session is still there");
+                    tracing::debug!(endpoint = %server, "an earlier session is still there");
                     break;
                 }
                 Err(failure) => {
-                    tracing::debug!(?server, %failure, "an earlier session may still be there");
+                    tracing::debug!(endpoint = %server, %failure, "an earlier session may still be there");
                     if failure.after() != After::Stands {
                         return Err(failure);
                     }
@@ -382,7 +382,7 @@ impl<S: Server> Turn<S> {
     }
 
     fn give_up(&mut self, why: &dyn fmt::Display) {
-        tracing::debug!(server = ?self.shared.server, %why, "the session is over");
+        tracing::debug!(endpoint = %self.shared.server, %why, "the session is over");
         *self.line = None;
         self.shared.end();
     }
@@ -425,7 +425,7 @@ impl<S: Server> Turn<S> {
             return answer;
         }
         if let Err(failure) = &answer {
-            tracing::debug!(server = ?shared.server, %failure, "the session is over");
+            tracing::debug!(endpoint = %shared.server, %failure, "the session is over");
         }
         // Closed before the others learn of the end, so that the server learns of it, too.
         drop(connection);

@@ -1,3 +1,4 @@
+use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
@@ -103,6 +104,12 @@ impl Hash for Key {
 pub(super) struct Trace {
     id: u64,
     mark: String,
+}
+
+impl fmt::Display for MysqlServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.endpoint.fmt(f)
+    }
 }
 
 #[async_trait]

@@ -1,3 +1,4 @@
+use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -68,6 +69,12 @@ pub(super) struct PostgresSession {
 pub(super) struct Mark {
     high: i32,
     low: i32,
+}
+
+impl fmt::Display for PostgresServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.endpoint.fmt(f)
+    }
 }
 
 #[async_trait]
