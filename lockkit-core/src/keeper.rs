@@ -179,17 +179,44 @@ pub(crate) async fn extend(tenure: Arc<Tenure>, ttl: Duration, mut caller: Calle
     _ = caller.report(outcome);
 }
 
-/// Renews until the hold ends, one way or the other, and leaves nothing behind.
+/// Looks after a hold until it ends, one way or the other, and leaves nothing behind.
 pub(crate) async fn hold(kept: Kept, renew: Renew) {
     let tenure = &*kept;
+    let unfinished = match renew {
+        Renew::Auto => keep_renewed(tenure).await,
+        Renew::Never => {
+            await_end(tenure).await;
+            None
+        }
+    };
+    // A renewal that lands after the release revives nothing; it is only seen through.
+    let unfinished = async {
+        if let Some(renewal) = unfinished {
+            renewal.await;
+        }
+    };
+    match tenure.glance().phase {
+        // The caller releases, without waiting for this task.
+        Phase::Released => unfinished.await,
+        phase => {
+            let Tenure { engine, claim, .. } = tenure;
+            let remains = tenure.remains(phase == Phase::Dropped);
+            tokio::join!(unfinished, clear_up(engine, claim, remains, |_| ()));
+        }
+    }
+}
+
+type Renewing<'a> = Pin<Box<dyn Future<Output = Renewed> + Send + 'a>>;
+
+/// Renews until the hold ends, and returns the renewal that is under way then.
+async fn keep_renewed(tenure: &Tenure) -> Option<Renewing<'_>> {
     let Tenure { engine, claim, .. } = tenure;
-    let mut renewal: Option<Pin<Box<dyn Future<Output = Renewed> + Send + '_>>> = None;
+    let mut renewal: Option<Renewing<'_>> = None;
     // Whether to begin a renewal, if the hold has not ended by then.
     let mut start = false;
     let mut retry = None;
     // Whether there was news since a renewal began, or since the last one failed: more news is of no
-    // use before the next renewal, and some drivers have news without end. Where nothing is renewed,
-    // more is listened to when it would be tried again.
+    // use before the next renewal, and some drivers have news without end.
     let mut heard = false;
     let mut earliest = None;
     loop {
@@ -207,14 +234,10 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
             }));
         }
         let vouched = standing.vouched;
-        let due = match renew {
-            Renew::Auto if renewal.is_none() => {
-                let due = retry.unwrap_or(vouched.since + jitter(vouched.ttl / 3));
-                Some(earliest.map_or(due, |earliest| due.max(earliest)))
-            }
-            Renew::Auto => None,
-            Renew::Never => retry,
-        };
+        let due = renewal.is_none().then(|| {
+            let due = retry.unwrap_or(vouched.since + jitter(vouched.ttl / 3));
+            earliest.map_or(due, |earliest| due.max(earliest))
+        });
         let next = due.into_iter().chain(vouched.until).min();
         start = select! {
             biased;
@@ -249,41 +272,43 @@ pub(crate) async fn hold(kept: Kept, renew: Renew) {
                 }
             }
             // At the end of the vouch, the next look at how the hold stands finds it lost.
-            () = engine.clock.sleep_until_some(next) => match renew {
-                Renew::Auto => next == due,
-                Renew::Never => {
-                    (heard, retry) = (false, None);
-                    false
-                }
-            },
+            () = engine.clock.sleep_until_some(next) => next == due,
             change = engine.driver.changed(claim), if !heard => match change {
-                Change::AskAgain | Change::Freed | Change::Granted(_) => match renew {
-                    Renew::Auto => {
-                        heard = retry.is_some() || renewal.is_some();
-                        !heard
-                    }
-                    Renew::Never => {
-                        heard = true;
-                        retry = Some(engine.clock.stamp() + vouched.ttl / 12);
-                        false
-                    }
-                },
+                Change::AskAgain | Change::Freed | Change::Granted(_) => {
+                    heard = retry.is_some() || renewal.is_some();
+                    !heard
+                }
                 Change::Lost => { tenure.lose(); false }
             }
         };
     }
-    // A renewal that lands after the release revives nothing; it is only seen through.
-    let unfinished = async {
-        if let Some(renewal) = renewal {
-            renewal.await;
+    renewal
+}
+
+/// Waits for the end of a hold that is not renewed.
+async fn await_end(tenure: &Tenure) {
+    let Tenure { engine, claim, .. } = tenure;
+    // When to listen again after news that calls for a renewal: some drivers have it without end.
+    let mut deaf_until = None;
+    loop {
+        let (standing, change) = tenure.watch();
+        if standing.phase != Phase::Held {
+            break;
         }
-    };
-    match tenure.glance().phase {
-        // The caller releases, without waiting for this task.
-        Phase::Released => unfinished.await,
-        phase => {
-            let remains = tenure.remains(phase == Phase::Dropped);
-            tokio::join!(unfinished, clear_up(engine, claim, remains, |_| ()));
+        let vouched = standing.vouched;
+        let next = deaf_until.into_iter().chain(vouched.until).min();
+        select! {
+            biased;
+            () = change => (),
+            () = engine.stopping.cancelled() => tenure.lose(),
+            // At the end of the vouch as above.
+            () = engine.clock.sleep_until_some(next) => deaf_until = None,
+            change = engine.driver.changed(claim), if deaf_until.is_none() => match change {
+                Change::AskAgain | Change::Freed | Change::Granted(_) => {
+                    deaf_until = Some(engine.clock.stamp() + vouched.ttl / 12);
+                }
+                Change::Lost => tenure.lose(),
+            }
         }
     }
 }

@@ -203,8 +203,8 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "a keeper renews what is being released",
         file: "keeper.rs",
-        sound: "if standing.phase != Phase::Held {\n            break;",
-        broken: "if standing.phase != Phase::Held && !start {\n            break;",
+        sound: "break;\n        }\n        if start {",
+        broken: "if !start {\n break;\n }\n        }\n        if start {",
         test: "what_is_being_released_is_not_renewed",
     },
     Defect {
@@ -533,15 +533,15 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "news without end keeps the task of a hold busy that is not renewed",
         file: "keeper.rs",
-        sound: "heard = true;",
-        broken: "heard = false;",
+        sound: "deaf_until = Some(engine.clock.stamp() + vouched.ttl / 12);",
+        broken: "deaf_until = deaf_until.filter(|_| false);",
         test: "a_hold_that_is_not_renewed_is_not_kept_busy_by_news_without_end",
     },
     Defect {
         what: "a hold that is not renewed is deaf once it has had news",
         file: "keeper.rs",
-        sound: "(heard, retry) = (false, None);",
-        broken: "(heard, retry) = (true, None);",
+        sound: "sleep_until_some(next) => deaf_until = None,",
+        broken: "sleep_until_some(vouched.until) => (),",
         test: "a_hold_that_is_not_renewed_is_not_kept_busy_by_news_without_end",
     },
     Defect {
