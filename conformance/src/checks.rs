@@ -150,6 +150,8 @@ table! {
         leasing::a_repeated_ask_refreshes [Lease] "A repeated ask makes the hold last for a full lease from then.";
         leasing::no_request_shortens_a_lease [Lease] "Neither an ask nor a renewal nor another's ask for less shortens a lease.";
         leasing::a_renewal_may_be_for_longer [Lease] "A renewal for a longer lease than the last makes the hold last as long.";
+        leasing::a_lease_is_its_own [Lease] "A new grant lasts no longer for what was left of a longer lease that was released, be it another's or its claim's own.";
+        leasing::a_lease_after_a_break_is_its_own [Lease, Revoke] "A new grant lasts no longer for what was left of a longer lease that was taken away.";
         leasing::the_shortest_lease_is_kept [Lease] "A lease of the least length declared is granted, lasts and ends.";
         leasing::the_longest_lease_is_kept [Lease] "A lease of the greatest length declared is granted, renewed, told, kept and released.";
         leasing::a_refusal_is_not_wrong_about_the_end [Lease] "Where a refusal says when the lock will be free, it is no later than the lease allows, by more than two seconds.";

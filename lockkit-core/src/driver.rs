@@ -71,8 +71,9 @@ pub use turnstile::Turnstile;
 ///   [`Vouch::WhileAlive`] (`a_hold_is_vouched_for_as_it_ends`).
 /// - **Time** is the server's, or a duration. The client's wall clock is never sent and never
 ///   compared. A lease ends by itself (`a_lease_runs_out`), and not before its time
-///   (`a_lease_lasts`). Of several claims that ask for a lock whose lease ran out, one gets it
-///   (`claims_to_what_ran_out_get_one_grant`).
+///   (`a_lease_lasts`). A new grant inherits nothing of the lease before it (`a_lease_is_its_own`,
+///   `a_lease_after_a_break_is_its_own`). Of several claims that ask for a lock whose lease ran out,
+///   one gets it (`claims_to_what_ran_out_get_one_grant`).
 /// - **Waiting.** Only a claim that [waits](Claim::waits) leaves a place (`a_try_leaves_nothing`).
 ///   A place is bound to a lease or session and refreshed by asking, which the engine does at least
 ///   every two fifths of the lease (`a_waiter_keeps_its_place`). So a dead waiter never blocks the

@@ -71,6 +71,8 @@ struct State {
     waiters: HashMap<LockName, HashMap<OwnerId, Claim>>,
     /// When a hold ends that the backend would keep for longer.
     deadlines: HashMap<LockName, Instant>,
+    /// How long the hold of a lock would last that is over, or is to be kept.
+    written: HashMap<LockName, Instant>,
     /// Tokens up to here belong to another count.
     restarted_at: HashMap<LockName, u64>,
     last_token: u64,
@@ -528,6 +530,9 @@ impl Broken {
                 }
                 self.memory().try_acquire(claim).await
             }
+            Some(Defect::InheritsLeases | Defect::InheritsBrokenLeases) => {
+                self.take_and_inherit(claim).await
+            }
             Some(Defect::RemovesThenTakes) => self.remove_then_take(claim).await,
             Some(Defect::LooksThenAsksInTurn) => self.look_then_ask(claim).await,
             Some(Defect::PlacesAreSortedAsText) if claim.waits() => {
@@ -555,6 +560,23 @@ impl Broken {
             }
             _ => self.memory().try_acquire(claim).await,
         }
+    }
+
+    /// Takes the lock for whatever is longer: its own lease, or the last that was written down.
+    async fn take_and_inherit(&self, claim: &Claim) -> Result<Attempt, DriverError> {
+        let answer = self.memory().try_acquire(claim).await?;
+        if matches!(answer, Attempt::Granted(_)) {
+            let now = claim.now();
+            let until = {
+                let mut state = self.state();
+                let written = state.written.entry(claim.name().clone()).or_insert(now);
+                *written = (*written).max(now + claim.ttl());
+                *written
+            };
+            let longer = claim.clone().with_ttl(until.saturating_duration_since(now));
+            self.memory().renew(&longer).await?;
+        }
+        Ok(answer)
     }
 
     async fn has_most_of_its_lease(&self, claim: &Claim) -> Result<bool, DriverError> {
@@ -982,6 +1004,9 @@ impl Driver for Broken {
             if is_holder {
                 state.holders.remove(claim.name());
                 state.deadlines.remove(claim.name());
+                if self.has(Defect::InheritsBrokenLeases) {
+                    state.written.remove(claim.name());
+                }
             }
             if let Some(waiters) = state.waiters.get_mut(claim.name()) {
                 waiters.remove(&owner);

@@ -89,6 +89,8 @@ defects! {
     RenewsAlways "Answers every renewal with yes, and tells of no loss." "pglock#18, redisson#4698, DistributedLock#133";
     RenewsForTheFirstLease "Renews for the length that was first asked for." "a time-out stored in the object; dynamodb-lock-client#44";
     ShortensLeases "Lets the last request set the expiry, also to earlier." "`PEXPIRE` without `GT`";
+    InheritsLeases "Lets a new grant last for what was left of the hold that was released or broken before it." "`GREATEST` of the row's expiry and the new one, whoever's it was";
+    InheritsBrokenLeases "Lets a new grant last for what was left of the hold that was broken before it." "a break that clears the owner and not the expiry";
     RefusesLongLeases "Refuses leases of more than an hour." "an overflow of an interval; Redis and etcd refuse what overflows";
     WrongUnit "Gives the remaining time in milliseconds for seconds." "`PTTL` taken for `TTL`";
     VouchesTooLong "Vouches for a lease of twice the length, from the answer on." "redsync#72; etcd's Go client counts from the answer, which shows only where answers are slow";

@@ -129,6 +129,48 @@ pub(in crate::checks) async fn a_renewal_may_be_for_longer(context: &Context) ->
     is_as_vouched(&freed, vouch)
 }
 
+pub(in crate::checks) async fn a_lease_is_its_own(context: &Context) -> Verdict {
+    let release = async |holder: &Connection, _: &Connection, claim: &Claim| {
+        holder.release(claim).await?;
+        Ok(())
+    };
+    let itself = |context: &Context, claim: &Claim| claim.clone().with_ttl(context.ttl());
+    inherits_nothing(context, &[Context::rival, itself], release).await
+}
+
+pub(in crate::checks) async fn a_lease_after_a_break_is_its_own(context: &Context) -> Verdict {
+    let revoke = async |_: &Connection, other: &Connection, claim: &Claim| {
+        context.revoke_from(other, claim).await
+    };
+    inherits_nothing(context, &[Context::rival], revoke).await
+}
+
+/// Claims of each kind end long leases early, and those that come next get short ones.
+async fn inherits_nothing(
+    context: &Context,
+    next: &[fn(&Context, &Claim) -> Claim],
+    end: impl AsyncFn(&Connection, &Connection, &Claim) -> Verdict,
+) -> Verdict {
+    context.needs_long_leases()?;
+    let (holder, other) = context.pair().await?;
+    let mut heirs = Vec::new();
+    for (number, kind) in context.kinds().into_iter().enumerate() {
+        for (place, next) in next.iter().enumerate() {
+            let name = context.name(&format!("lock{number}-{place}-@"))?;
+            let long = kind(Claim::new(name, context.long()));
+            holder.take(&long).await?;
+            end(&holder, &other, &long).await?;
+            let heir = next(context, &long);
+            holder.take(&heir).await?;
+            heirs.push(heir);
+        }
+    }
+    for heir in &heirs {
+        watch(context, &other, heir).await?;
+    }
+    Ok(())
+}
+
 pub(in crate::checks) async fn the_longest_lease_is_kept(context: &Context) -> Verdict {
     let (holder, other) = context.pair().await?;
     let claim = context.claim()?.with_ttl(context.capabilities().max_ttl);
