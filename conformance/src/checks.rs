@@ -143,6 +143,8 @@ table! {
         silence::an_ask_that_did_not_arrive_leaves_nothing [Silence] "Of an ask without an answer it is only said that it was not carried out if it holds nothing, then or later.";
         silence::an_ask_in_a_silence_leaves_at_most_a_lease [Silence, Lease] "What was asked for without an answer and then released is free within a lease, also if the ask arrives late.";
         cutting::an_ask_that_was_cut_off_leaves_nothing [Sever] "Of an ask whose connection was cut it is only said that it was not carried out if it holds nothing, then or later.";
+        resuming::a_release_after_a_cut_is_heard_of [Notification, Sever] "Who listens hears of a release that comes once a connection that was cut works again, whether it was refused before the cut or after it.";
+        resuming::a_release_during_a_cut_is_not_missed [Notification, Sever] "Who was refused before its connection was cut hears of a release that came before it listened again, or is told to ask again.";
         leasing::a_lease_runs_out [Lease] "A hold that nobody renews or releases any more ends by itself, however often it was renewed before.";
         leasing::a_lease_lasts [Lease] "A lease does not end before its time, nor before the time that is vouched for, whether or not its claim waits.";
         leasing::a_lease_is_not_rounded_down [Lease] "A lease of an odd length lasts for all of it, whether or not its claim waits.";

@@ -148,6 +148,22 @@ impl Connection {
         fail!("the driver told of news 1,000 times, and each time the lock was taken")
     }
 
+    /// The same while the connection may be cut: an ask may need more than one try, and a hold that
+    /// ends with a connection may be over again. Ends early if the driver cannot tell the claim of
+    /// anything for now.
+    pub(crate) async fn listen_through_trouble(&self, context: &Context, claim: &Claim) -> Verdict {
+        for _ in 0..1000 {
+            if let Change::Granted(_) = self.changed(claim).await {
+                return Ok(());
+            }
+            match context.after_trouble(async || self.try_acquire(claim).await).await? {
+                Attempt::Taken(taken) if !taken.is_unheard() => (),
+                _ => return Ok(()),
+            }
+        }
+        fail!("the driver told of news 1,000 times, and each time the lock was taken")
+    }
+
     /// Asks for a free lock while the backend may be out of reach for a moment.
     pub(crate) async fn take_after_trouble(
         &self,

@@ -81,10 +81,12 @@ pub use turnstile::Turnstile;
 ///   `dead_waiters_run_out_together`). [`changed`](Self::changed) after a refusal misses nothing:
 ///   it has listened since before that ask, or it answers [`Change::AskAgain`] once its
 ///   subscription stands, and does so once, not at every call (`a_release_is_not_missed`,
-///   `a_release_is_heard_of_whatever_the_name`, `silence_while_nothing_changes`). Of the waiters
-///   without a place, a release need tell only one, and the next release another:
-///   [`Taken::ask_within`] bounds what the death of that one costs. A driver that tells them all
-///   answers [`Change::Freed`].
+///   `a_release_is_heard_of_whatever_the_name`, `silence_while_nothing_changes`). The same goes for
+///   a subscription that stands again after a cut, for those who were refused before that
+///   (`a_release_during_a_cut_is_not_missed`) and those who are refused later
+///   (`a_release_after_a_cut_is_heard_of`). Of the waiters without a place, a release need tell only
+///   one, and the next release another: [`Taken::ask_within`] bounds what the death of that one
+///   costs. A driver that tells them all answers [`Change::Freed`].
 /// - **Fair.** Order is by arrival of the first ask at the backend (`places_are_served_in_order`).
 ///   Each claim has a place of its own, even among those of one connection
 ///   (`places_of_one_connection_are_in_order`, `who_shares_a_connection_is_told_in_turn`). Every

@@ -12,6 +12,7 @@ pub(super) mod names;
 pub(super) mod overlapping;
 pub(super) mod releasing;
 pub(super) mod renewing;
+pub(super) mod resuming;
 pub(super) mod sharing;
 pub(super) mod silence;
 pub(super) mod tokens;

@@ -133,6 +133,7 @@ impl Server {
             server: Arc::clone(self),
             number: self.connections.fetch_add(1, Ordering::Relaxed),
             memory: MemoryDriver::new(),
+            cuts_before: *self.cuts.borrow(),
             cuts_seen: AtomicU64::new(*self.cuts.borrow()),
             restarts_seen: self.restarts.load(Ordering::Relaxed),
             tokens: AtomicU64::new(0),
@@ -236,6 +237,8 @@ pub(crate) struct Broken {
     number: u64,
     /// Used instead of the server's by one defect.
     memory: MemoryDriver,
+    /// How many cuts there had been when it was made.
+    cuts_before: u64,
     cuts_seen: AtomicU64,
     restarts_seen: u64,
     tokens: AtomicU64,
@@ -1106,6 +1109,10 @@ impl Driver for Broken {
                 _ = timeout(Duration::ZERO, self.memory().changed(claim)).await;
             }
             Some(Defect::WatchesAreNotResumed) if was_cut => return pending().await,
+            Some(Defect::DeafAfterACut) if *cuts.borrow() != self.cuts_before => {
+                return pending().await;
+            }
+            Some(Defect::SkipsTheGap) if was_cut => self.skip_the_gap(claim).await,
             _ if was_cut => return Change::AskAgain,
             _ => (),
         }
@@ -1114,7 +1121,13 @@ impl Driver for Broken {
             biased;
             // The server outlives its connections, so this is a cut.
             _ = cuts.changed() => match self.server.defect {
-                Some(Defect::WatchesAreNotResumed) => return pending().await,
+                Some(Defect::WatchesAreNotResumed | Defect::DeafAfterACut) => {
+                    return pending().await;
+                }
+                Some(Defect::SkipsTheGap) => {
+                    self.skip_the_gap(claim).await;
+                    self.news(claim).await
+                }
                 _ => return Change::AskAgain,
             },
             () = self.displaced(claim) => return pending().await,

@@ -215,6 +215,8 @@ defects! {
     NeverReconnects "Stays unreachable after its connection was cut." "redsync#147, DistributedLock#263";
     BoundToTheSession "Ends leases when connections are cut." "locks that live in a session, declared as leases";
     WatchesAreNotResumed "Forgets who listens when connections are cut." "etcd-client#54: watches are not resumed";
+    DeafAfterACut "Tells of nothing any more once its connection was cut." "a task that listens and ends with its first error";
+    SkipsTheGap "Listens again after a cut, and does not say that something may have happened meanwhile." "a subscription that is made anew in silence, as by `recv` of sqlx's `PgListener`";
     CallsTheCutOffUnreachable "Says of what was cut off before its answer that it was not carried out." "any error of a socket for unreachable, and only a time-out for unknown";
     ForgetsItsScripts "Fails after a restart of the backend." "`EVALSHA` without a way back to `EVAL`";
 

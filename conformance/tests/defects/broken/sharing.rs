@@ -4,7 +4,7 @@ use std::future::pending;
 use std::time::Duration;
 
 use lockkit_core::driver::{Change, Claim, Driver as _, DriverError, Inspect as _, Release};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::Broken;
 use crate::catalogue::Defect;
@@ -109,6 +109,12 @@ impl Broken {
                 _ = sorts.changed() => (),
             }
         }
+    }
+
+    /// Listens again a moment after a cut, and has not heard what came before.
+    pub(super) async fn skip_the_gap(&self, claim: &Claim) {
+        sleep(Duration::from_millis(100)).await;
+        _ = timeout(Duration::ZERO, self.memory().changed(claim)).await;
     }
 
     /// Lets the places of others last for another lease.
