@@ -121,6 +121,7 @@ table! {
         releasing::release_answers_whether_it_freed [] "A release is answered `Freed` by a holder's first and `NotHeld` by all others.";
         releasing::release_before_any_ask_is_harmless [] "A claim that never asked can be released, and can ask afterwards.";
         releasing::only_the_owner_releases [] "The release of one owner leaves the hold of another as it is.";
+        releasing::an_expired_hold_is_not_released [Lease] "The release of a hold whose lease ran out is answered `NotHeld`, also if nobody has taken the lock since.";
         releasing::a_stale_claim_cannot_release [Lease] "A claim whose lease ran out cannot release the hold of its successor.";
         releasing::closing_one_connection_leaves_the_others_alone [] "Closing a connection ends no hold of another connection.";
         releasing::a_closed_connection_leaves_nothing_for_long [] "What was held or waited for over a connection that was closed ends by itself.";

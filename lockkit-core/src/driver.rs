@@ -140,8 +140,9 @@ pub trait Driver: Any + fmt::Debug + Send + Sync {
 
     /// Removes every trace of `claim`: hold, place, half-finished attempt.
     ///
-    /// [`Release::NotHeld`] says that the hold had ended before this call; a driver that sent its
-    /// request twice and cannot tell answers [`Release::Freed`].
+    /// [`Release::NotHeld`] says that the hold had ended before this call, with its lease if nothing
+    /// else ended it (`an_expired_hold_is_not_released`); a driver that sent its request twice and
+    /// cannot tell answers [`Release::Freed`].
     ///
     /// # Errors
     ///

@@ -1043,6 +1043,7 @@ impl Driver for Broken {
                 Ok(answer)
             }
             (Some(Defect::SaysFreed), _) => Ok(Release::Freed),
+            (Some(Defect::FreesTheExpired), _) if is_holder => Ok(Release::Freed),
             (Some(Defect::SaysNotHeld), _) => Ok(Release::NotHeld),
             (_, answer) => Ok(answer),
         }

@@ -60,6 +60,7 @@ defects! {
     ReleasesLater "Answers a release before it is carried out, a moment later." "an acknowledgement that comes before the write";
     FailsToReleaseTwice "Fails to release what is not held." "node-redlock#131, redsync#107";
     SaysFreed "Answers every release with `Freed`." "a delete whose count of rows nobody reads; spring-integration#2661";
+    FreesTheExpired "Answers `Freed` to the release of a lease that ran out, unless the lock was taken since." "`DELETE ... WHERE owner = ?` without a look at the expiry";
     SaysNotHeld "Answers every release with `NotHeld`." "redisson#2224: not locked by the current thread";
     ReleasedWaitersStay "Releases holds, but no places." "etcd#10111, zk-ruby#49, CURATOR-79, kazoo#732";
     TurnsCannotBeDeclined "Does not release what was handed to a waiter that has not heard of it." "a cancelled waiter that is notified at that moment; CURATOR-335";

@@ -57,6 +57,17 @@ pub(in crate::checks) async fn only_the_owner_releases(context: &Context) -> Ver
     holder.keep(&held).await
 }
 
+pub(in crate::checks) async fn an_expired_hold_is_not_released(context: &Context) -> Verdict {
+    let (holder, other) = context.pair().await?;
+    let stale = context.claim()?;
+    holder.take(&stale).await?;
+    context.outlive(stale.ttl()).await?;
+    let answer = holder.release(&stale).await?;
+    ensure!(answer == Release::NotHeld, "a release after the lease ran out was {answer:?}");
+    other.take(&context.long_claim()?).await?;
+    Ok(())
+}
+
 pub(in crate::checks) async fn a_stale_claim_cannot_release(context: &Context) -> Verdict {
     let (holder, other) = context.pair().await?;
     let (stale, held) = (context.claim()?, context.long_claim()?);
