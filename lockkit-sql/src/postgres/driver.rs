@@ -72,8 +72,9 @@ impl PostgresDriver {
     /// # Errors
     ///
     /// - [`Error::Config`] if the URL cannot be used.
-    /// - [`Error::Misconfigured`] if the server cannot be used: it is a standby, has no such
-    ///   database, has an unknown layout version, or is behind a pooler that pools transactions.
+    /// - [`Error::Misconfigured`] if the server cannot be used: it is a standby, takes no writes
+    ///   otherwise, has no such database, has an unknown layout version, or is behind a pooler that
+    ///   pools transactions.
     /// - [`Error::Denied`] for a wrong password or a missing right.
     /// - [`Error::Foreign`] if the tables are not as lockkit makes them.
     /// - [`Error::Capacity`] if the server has no room for the tables.

@@ -49,10 +49,12 @@ impl Endpoint {
         self.is_pooled.load(Ordering::Relaxed)
     }
 
-    /// Opens the first connection, and makes the tables if there are none.
+    /// Opens the first connection, and makes the tables if there are none. A later one may find a
+    /// server that takes no writes for now: locks can be looked at there.
     pub(super) async fn found(&self) -> Result<PgConnection, Failure> {
         self.within_limit(async {
-            let mut connection = self.greeted().await?;
+            let mut connection = self.options.connect().await?;
+            self.greet(&mut connection).await?.that_writes()?;
             layout::prepare(&mut connection).await?;
             self.prepare_requests(&mut connection).await?;
             Ok(connection)
@@ -67,7 +69,7 @@ impl Endpoint {
         self.within_limit(async {
             let (mut one, mut other) =
                 tokio::try_join!(self.options.connect(), self.options.connect())?;
-            let pid = self.greet(&mut one).await?.pid;
+            let pid = self.greet(&mut one).await?.that_writes()?.pid;
             // A pooler gives the next request the session that it got back last.
             let is_shared = pid == self.greet(&mut other).await?.pid;
             if is_shared || self.is_pooled() || pid != session_of(&mut one).await?.pid {
@@ -234,6 +236,13 @@ pub(super) struct Session {
 impl Session {
     pub(super) fn of(row: &PgRow) -> Result<Self, Failure> {
         Ok(Self { pid: row.try_get("pid")?, is_read_only: row.try_get("is_read_only")? })
+    }
+
+    fn that_writes(self) -> Result<Self, Failure> {
+        match self.is_read_only {
+            true => Err(Failure::ReadOnly),
+            false => Ok(self),
+        }
     }
 }
 

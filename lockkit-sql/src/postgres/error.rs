@@ -31,6 +31,8 @@ pub(super) enum Failure {
     Closed,
     #[error("the server is a standby, which takes no writes")]
     Standby,
+    #[error("no writes are taken: default_transaction_read_only is on")]
+    ReadOnly,
     #[error("the server takes no writes any more")]
     Demoted,
     #[error(
@@ -83,7 +85,8 @@ impl Failing for Failure {
 
     fn is_lasting(&self) -> bool {
         // A standby may be promoted, or the host's name come to mean another server.
-        !matches!(self, Self::Standby) && self.known_kind().is_some_and(|kind| !kind.is_transient())
+        !matches!(self, Self::Standby | Self::ReadOnly)
+            && self.known_kind().is_some_and(|kind| !kind.is_transient())
     }
 }
 
@@ -168,7 +171,7 @@ impl Failure {
             | Self::Unanswered
             | Self::Closed
             | Self::Demoted => Some(ErrorKind::Unreachable),
-            Self::Standby | Self::Pooled => Some(ErrorKind::Misconfigured),
+            Self::Standby | Self::ReadOnly | Self::Pooled => Some(ErrorKind::Misconfigured),
             Self::Found { kind, .. } => Some(*kind),
             Self::Client(error) => match &**error {
                 sqlx::Error::Database(_) => {

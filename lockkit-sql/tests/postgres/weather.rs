@@ -74,7 +74,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("who_waits_for_tables_to_be_made_gives_up_in_time", || POSTGRES.url(), making),
         trial("a_cancelled_request_has_done_nothing", || POSTGRES.url(), cancelled),
         trial("a_standby_is_refused", || POSTGRES.start(), standby),
-        trial("a_server_that_takes_no_writes_is_unreachable", || POSTGRES.url(), read_only),
+        trial(
+            "a_server_that_takes_no_writes_is_refused_and_later_unreachable",
+            || POSTGRES.url(),
+            read_only,
+        ),
         trial("a_wrong_password_is_denied_and_not_told", || POSTGRES.start(), password),
         trial("a_database_that_is_not_there_is_said", || POSTGRES.url(), no_database),
         trial("too_many_connections_are_unreachable", || POSTGRES.url(), too_many),
@@ -545,6 +549,10 @@ async fn read_only(server: String) {
     let held = claim(LONG);
     take(&driver, &held).await;
     database.run(&format!("ALTER DATABASE {name} SET default_transaction_read_only = on")).await;
+    let error =
+        PostgresDriver::connect(&database.url_of("postgres").parse().unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Misconfigured(_)), "{error:?}");
+    assert!(causes(&error).contains("default_transaction_read_only"), "{error:?}");
     database.end_sessions().await;
     while kind(driver.renew(&held).await).0 == ErrorKind::Unknown {}
     let (kind, text) = kind(driver.renew(&held).await);
