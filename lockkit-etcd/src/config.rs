@@ -12,7 +12,7 @@ use crate::tls::{Files, Tls};
 /// What the driver is called, and the scheme of its URLs.
 pub(crate) const ID: &str = "etcd";
 /// The scheme for clusters that speak TLS.
-const ID_WITH_TLS: &str = "etcds";
+pub(crate) const ID_WITH_TLS: &str = "etcds";
 
 const DEFAULT_PORT: u16 = 2379;
 

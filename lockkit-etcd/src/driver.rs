@@ -11,7 +11,7 @@ use lockkit_core::{BackendUrl, Capabilities, Error, Fairness, Liveness, Result};
 use tokio::time::{Instant, sleep};
 
 use crate::claims::{Begun, Claims};
-use crate::config::{Config, ID};
+use crate::config::{Config, ID, ID_WITH_TLS};
 use crate::error::Failure;
 use crate::layout::Dialect;
 use crate::members::Members;
@@ -63,10 +63,10 @@ impl EtcdDriver {
     /// # Errors
     ///
     /// - [`Error::Config`] if the URL cannot be used.
-    /// - [`Error::Misconfigured`] if the cluster cannot be used: no TLS where it is demanded, or
-    ///   members of different clusters.
+    /// - [`Error::Misconfigured`] if the cluster cannot be used: its certificate is not trusted,
+    ///   or its members are of different clusters.
     /// - [`Error::Denied`] for a wrong password or a missing right.
-    /// - [`Error::Unreachable`].
+    /// - [`Error::Unreachable`], also where only one of both ends speaks TLS, as the message says.
     ///
     /// # Cancel safety
     ///
@@ -91,6 +91,7 @@ impl EtcdDriver {
         };
         answer
             .and_then(|answer| members.check(answer.header()))
+            .map_err(|failure| failure.explained(url.scheme() == ID_WITH_TLS))
             .map_err(|failure| Error::connecting(ID, failure.while_connecting()))?;
         let members = Arc::new(members);
         let claims = Claims::new(Arc::clone(&members), dialect);

@@ -27,6 +27,12 @@ pub(crate) enum Failure {
     Ended,
     #[error("it could not be connected to a moment ago")]
     LeftAlone(#[source] Box<Failure>),
+    #[error("the server hung up without an answer, as one does that {habit}")]
+    HungUp {
+        habit: &'static str,
+        #[source]
+        failure: Box<Failure>,
+    },
     #[error("etcd lets nothing be watched: {0}")]
     WatchRefused(String),
     #[error(transparent)]
@@ -40,10 +46,22 @@ impl From<etcd_client::Error> for Failure {
 }
 
 impl Failure {
+    /// The same, with a likely cause where whoever connected, with TLS or without, was hung up on.
+    pub(crate) fn explained(self, with_tls: bool) -> Self {
+        let habit = match with_tls {
+            true => "speaks no TLS (`etcd:`), or wants another certificate",
+            false => "wants TLS (`etcds:`)",
+        };
+        match self.is_hung_up() {
+            true => Self::HungUp { habit, failure: Box::new(self) },
+            false => self,
+        }
+    }
+
     /// The error of an attempt to connect: nothing was asked for yet.
     pub(crate) fn while_connecting(self) -> DriverError {
         match self.kind() {
-            // Not etcd at all, or no TLS where it is demanded.
+            // A certificate that is not to be trusted, or not etcd at all.
             ErrorKind::Unreachable if self.is_about_tls() => {
                 DriverError::new(ErrorKind::Misconfigured, self)
             }
@@ -133,9 +151,11 @@ impl Failure {
         match self {
             Self::NoAnswer(_) | Self::Ended => ErrorKind::Unknown,
             Self::WatchRefused(_) => ErrorKind::Denied,
-            Self::NotConnected(_) | Self::Closed | Self::Displaced | Self::LeftAlone(_) => {
-                ErrorKind::Unreachable
-            }
+            Self::NotConnected(_)
+            | Self::Closed
+            | Self::Displaced
+            | Self::LeftAlone(_)
+            | Self::HungUp { .. } => ErrorKind::Unreachable,
             Self::OtherCluster { .. } => ErrorKind::Misconfigured,
             Self::Foreign(_) => ErrorKind::Foreign,
             Self::Client(error) => match &**error {
@@ -181,9 +201,29 @@ impl Failure {
     }
 
     fn is_about_tls(&self) -> bool {
-        self.causes()
-            .filter_map(|cause| cause.downcast_ref::<io::Error>())
-            .any(|error| error.kind() == io::ErrorKind::InvalidData)
+        self.breaks().any(|kind| kind == io::ErrorKind::InvalidData)
+    }
+
+    /// Whether the other end closed the connection instead of answering.
+    fn is_hung_up(&self) -> bool {
+        let is_end = |kind| {
+            use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+            matches!(kind, BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
+        };
+        match self {
+            Self::LeftAlone(failure) => failure.is_hung_up(),
+            _ if self.breaks().any(is_end) => true,
+            // Closed before the request was on its way.
+            _ => {
+                self.is_of_the_connection()
+                    && self.status().is_some_and(|(code, _)| code == Code::Cancelled)
+            }
+        }
+    }
+
+    /// How the connection broke.
+    fn breaks(&self) -> impl Iterator<Item = io::ErrorKind> {
+        self.causes().filter_map(|cause| cause.downcast_ref::<io::Error>()).map(io::Error::kind)
     }
 
     fn causes(&self) -> impl Iterator<Item = &(dyn StdError + 'static)> {

@@ -59,6 +59,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_missing_right_is_denied", || ETCD.start(), rights),
         trial("who_may_only_lock_is_told_what_can_be_seen", || ETCD.start(), few_rights),
         trial("tls_is_spoken_and_checked", with_tls, tls),
+        trial("who_does_not_speak_as_the_server_does_is_told", apart, mismatch),
         trial("a_certificate_that_was_replaced_is_shown", with_authority, replaced_certificate),
         trial("certificates_that_cannot_be_used_are_named", with_authority, unfit_certificates),
         trial("certificates_that_are_gone_remain_in_use", with_authority, emptied_roots),
@@ -707,6 +708,38 @@ async fn tls(server: Server) {
         let error = driver_at(&url).await.unwrap_err();
         assert!(!matches!(error, Error::Config { .. }), "{url}: {error:?}");
     }
+}
+
+/// Servers with TLS, without any and with one that asks for no certificate.
+fn apart() -> Result<[Server; 3], lockkit_testkit::Unavailable> {
+    let (cert, key, url) = (file("peer.pem"), file("peer.key"), "https://127.0.0.1:{port}");
+    let urls = ["--listen-client-urls", url, "--advertise-client-urls", url];
+    let easy =
+        ETCD.start_with(&[&["--cert-file", &cert, "--key-file", &key][..], &urls].concat())?;
+    Ok([with_tls()?, ETCD.start()?, easy])
+}
+
+async fn mismatch([strict, plain, easy]: [Server; 3]) {
+    let cacert = file("ca.pem");
+    let with_tls =
+        |server: &Server| format!("{}?cacert={cacert}", server.url().replace("etcd:", "etcds:"));
+    driver_at(&with_tls(&easy)).await.unwrap();
+    let (no_tls, tls) = ("wants TLS (`etcds:`)", "speaks no TLS (`etcd:`)");
+    for (url, habit) in [(strict.url(), no_tls), (easy.url(), no_tls), (with_tls(&plain), tls)] {
+        // How the connection breaks is not always the same.
+        for _ in 0..10 {
+            let error = driver_at(&url).await.unwrap_err();
+            assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
+            assert!(causes(&error).contains(habit), "{url}: {error:?}");
+        }
+    }
+    for _ in 0..10 {
+        let error = driver_at(&with_tls(&strict)).await.unwrap_err();
+        assert!(matches!(error, Error::Unreachable(_)), "{error:?}");
+        assert!(causes(&error).to_lowercase().contains("certificate"), "{error:?}");
+    }
+    let error = driver_at(&easy.url().replace("etcd:", "etcds:")).await.unwrap_err();
+    assert!(matches!(error, Error::Misconfigured(_)), "{error:?}");
 }
 
 /// It accepts clients of the authority in a file beside that of its own.
