@@ -27,6 +27,15 @@ const ROUND_TRIPS: usize = 3;
 /// How long to watch the server's clock.
 const WATCH: Duration = Duration::from_millis(50);
 
+/// What a server is to a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// It alone decides who has the lock.
+    Alone,
+    /// A driver over several servers decides, and grants no fencing tokens.
+    OneOfSeveral,
+}
+
 /// What is right and what is wrong with the server, for locks of `namespace`.
 ///
 /// # Errors
@@ -35,6 +44,7 @@ const WATCH: Duration = Duration::from_millis(50);
 pub(crate) async fn diagnose(
     driver: &RedisDriver,
     namespace: &Namespace,
+    part: Part,
 ) -> Result<Vec<Diagnosis>, DriverError> {
     let mut findings = Vec::new();
     if let Some(sentinels) = driver.target.sentinels() {
@@ -48,7 +58,7 @@ pub(crate) async fn diagnose(
     let mut wants_all = None;
     for member in &members {
         let mut found = Vec::new();
-        let server = server(driver, member.as_ref(), &mut found).await?;
+        let server = server(driver, member.as_ref(), part, &mut found).await?;
         wants_all = server.and_then(|server| server.wants_all_slots()).or(wants_all);
         merge(&mut findings, found, member.as_ref());
     }
@@ -83,6 +93,7 @@ fn merge(findings: &mut Vec<Diagnosis>, found: Vec<Diagnosis>, member: Option<&E
 async fn server(
     driver: &RedisDriver,
     member: Option<&Endpoint>,
+    part: Part,
     findings: &mut Vec<Diagnosis>,
 ) -> Result<Option<Server>, DriverError> {
     let not_told = |what, refusal, right| {
@@ -117,6 +128,7 @@ async fn server(
         mode: if member.is_some() { Mode::ClusterNode } else { Mode::Single },
         is_watched: driver.target.sentinels().is_some(),
         replicas: driver.replicas.map_or(0, |replicas| replicas.wanted),
+        part,
     }));
     Ok(Some(server))
 }

@@ -7,7 +7,7 @@ use lockkit_core::driver::{DriverError, ErrorKind, Inspect, OwnerId};
 use lockkit_core::{Diagnosis, Holder, LockName, LockStatus, Namespace, Waiter};
 use redis::Value;
 
-use crate::diagnosis;
+use crate::diagnosis::{self, Part};
 use crate::dialect::Dialect;
 use crate::driver::{RedisDriver, parse};
 use crate::endpoint::Endpoint;
@@ -74,7 +74,7 @@ impl Inspect for RedisDriver {
     }
 
     async fn diagnose(&self, namespace: &Namespace) -> Result<Vec<Diagnosis>, DriverError> {
-        diagnosis::diagnose(self, namespace).await
+        diagnosis::diagnose(self, namespace, Part::Alone).await
     }
 }
 

@@ -3,8 +3,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lockkit_core::driver::{DriverError, Node, Run};
+use lockkit_core::{Diagnosis, Namespace};
 use redis::Value;
 
+use crate::diagnosis::{self, Part};
 use crate::driver::{RedisDriver, parse};
 
 /// What tells one run of a server from others, since when it has been running, and what it keeps.
@@ -12,6 +14,13 @@ use crate::driver::{RedisDriver, parse};
 impl Node for RedisDriver {
     async fn run(&self, limit: Duration) -> Result<Run, DriverError> {
         self.servers.run(limit).await
+    }
+
+    async fn diagnose_node(
+        &self,
+        namespace: &Namespace,
+    ) -> Option<Result<Vec<Diagnosis>, DriverError>> {
+        Some(diagnosis::diagnose(self, namespace, Part::OneOfSeveral).await)
     }
 }
 

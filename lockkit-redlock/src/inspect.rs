@@ -168,9 +168,17 @@ async fn examined(nodes: &Electorate, at: usize, namespace: &Namespace) -> Exami
                 "set node_timeout to several times what the nodes take",
             ));
         }
-        match inspect.diagnose(namespace).await {
+        let as_a_node = match driver.node() {
+            Some(node) => node.diagnose_node(namespace).await,
+            None => None,
+        };
+        let (found, then) = match as_a_node {
+            Some(found) => (found, after_a_loss(nodes.settings.silence_after_restart())),
+            None => (inspect.diagnose(namespace).await, String::new()),
+        };
+        match found {
             Ok(found) => {
-                findings.extend(found.iter().filter_map(|finding| of_node(name, finding)));
+                findings.extend(found.iter().filter_map(|finding| of_node(name, finding, &then)));
             }
             Err(error) if votes => findings.push(Diagnosis::warning(
                 "nodes",
@@ -226,9 +234,22 @@ fn hold(status: &LockStatus) -> Option<(&LockName, OwnerId)> {
     Some((status.name(), status.holder()?.owner()))
 }
 
-/// What is wrong with a node. The others may do without it.
-fn of_node(name: &str, found: &Diagnosis) -> Option<Diagnosis> {
-    let finding = format!("{name}: {}", found.finding());
+/// What comes of it that a node has forgotten locks, where it has `silence` before it votes again.
+fn after_a_loss(silence: Duration) -> String {
+    match silence {
+        Duration::ZERO => "; it then votes at once, and two may hold a lock".into(),
+        _ => format!("; it then gives no vote for {silence:?}, until every lease is over"),
+    }
+}
+
+/// What is wrong with a node. The others may do without it. `then` is what comes of what it does
+/// not keep.
+fn of_node(name: &str, found: &Diagnosis, then: &str) -> Option<Diagnosis> {
+    let then = match (found.topic(), found.grade()) {
+        ("persistence", Grade::Warning) => then,
+        _ => "",
+    };
+    let finding = format!("{name}: {}{then}", found.finding());
     let advice = found.advice().unwrap_or_default();
     (found.grade() != Grade::Good).then(|| Diagnosis::warning(found.topic(), finding, advice))
 }

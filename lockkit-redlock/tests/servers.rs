@@ -53,6 +53,7 @@ fn main() -> ExitCode {
         trial("one_server_by_two_addresses_is_refused", || REDIS.start(), duplicates),
         trial("one_server_that_refuses_is_named", || REDIS.start(), refusing),
         trial("one_server_that_may_not_be_asked_which_it_is_is_named", || REDIS.start(), secretive),
+        trial("what_comes_of_what_a_server_forgets_is_told", five, forgetful),
         trial("a_server_that_comes_back_votes_again", five, comes_back),
         trial("an_answer_that_is_swallowed_leaves_nothing", five, swallowed),
         trial("who_waits_for_many_locks_asks_for_each_less_often", five, many_locks),
@@ -426,6 +427,24 @@ async fn secretive(server: Server) {
 fn denied(error: Error) -> String {
     assert!(matches!(error, Error::Denied(_)), "{error:?}");
     format!("{error}: {}", std::error::Error::source(&error).unwrap())
+}
+
+/// Whatever a single server would be told: there are no tokens to check.
+async fn forgetful(servers: Vec<Server>) {
+    for (parameters, then) in [
+        (YOUNG, "; it then gives no vote for 3s, until every lease is over"),
+        (FORGETFUL, "; it then votes at once, and two may hold a lock"),
+    ] {
+        let driver = over(servers.iter().map(Server::url).collect(), parameters).await.unwrap();
+        let found = driver.inspect().unwrap().diagnose(&Namespace::default()).await.unwrap();
+        let kept: Vec<_> = found.iter().filter(|it| it.topic() == "persistence").collect();
+        assert!(!kept.is_empty(), "{found:?}");
+        for it in kept {
+            assert!(it.finding().ends_with(then), "{it:?}");
+            assert!(it.advice().unwrap().contains("`CONFIG SET appendonly yes`"), "{it:?}");
+        }
+        assert!(!format!("{found:?}").contains("token"), "{found:?}");
+    }
 }
 
 async fn comes_back(servers: Vec<Server>) {

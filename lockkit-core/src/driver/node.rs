@@ -6,6 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::DriverError;
+use crate::{Diagnosis, Namespace};
 
 /// The part of a [`Driver`](super::Driver) that tells which backend it talks to, and since when
 /// that backend remembers: for drivers over several drivers.
@@ -20,6 +21,22 @@ pub trait Node: Send + Sync {
     ///
     /// Any [`ErrorKind`](super::ErrorKind) except `Unknown`.
     async fn run(&self, limit: Duration) -> Result<Run, DriverError>;
+
+    /// What [`Inspect::diagnose`](crate::driver::Inspect::diagnose) finds, for a driver over
+    /// several, which grants no fencing tokens of this one: no advice is to check them, and a warning
+    /// on `persistence` says what the backend forgets, but not what comes of it. `None` if the
+    /// backend says the same to both.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Inspect::diagnose`](crate::driver::Inspect::diagnose).
+    async fn diagnose_node(
+        &self,
+        namespace: &Namespace,
+    ) -> Option<Result<Vec<Diagnosis>, DriverError>> {
+        _ = namespace;
+        None
+    }
 }
 
 /// One run of a backend, from its start to its end. Cheap to clone.

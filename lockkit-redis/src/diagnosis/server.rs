@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use lockkit_core::Diagnosis;
 
+use super::Part;
 use crate::endpoint::Mode;
 
 /// The settings that matter.
@@ -35,6 +36,7 @@ pub(super) struct Wish {
     pub(super) is_watched: bool,
     /// How many replicas must acknowledge.
     pub(super) replicas: u32,
+    pub(super) part: Part,
 }
 
 impl Server {
@@ -50,7 +52,7 @@ impl Server {
     pub(super) fn findings(&self, wish: Wish) -> Vec<Diagnosis> {
         let mut findings = vec![self.version(), self.role(wish.mode)];
         findings.extend([self.refusal(), self.memory()].into_iter().flatten());
-        findings.extend([self.eviction(), self.persistence(), self.replication(wish.replicas)]);
+        findings.extend([self.eviction(), self.persistence(wish.part), self.replication(wish)]);
         findings.extend(self.cut_off(wish.is_watched));
         findings.extend(self.connections());
         findings
@@ -193,7 +195,7 @@ impl Server {
         }
     }
 
-    fn persistence(&self) -> Diagnosis {
+    fn persistence(&self, part: Part) -> Diagnosis {
         let skips = self.says("no-appendfsync-on-rewrite") == Some("yes");
         let forgets = match (self.number("aof_enabled"), self.says("appendfsync")) {
             (Some(1), Some("always")) if skips => {
@@ -212,15 +214,21 @@ impl Server {
                 None => "a restart forgets everything, or what is newer than the last snapshot",
             },
         };
-        Diagnosis::warning(
-            "persistence",
-            format!("{forgets}; what is held can then be taken, though with higher fencing tokens"),
-            "`CONFIG SET appendonly yes`, `CONFIG SET appendfsync always` and `CONFIG SET \
-             no-appendfsync-on-rewrite no`, or have resources check fencing tokens",
-        )
+        let keep = "`CONFIG SET appendonly yes`, `CONFIG SET appendfsync always` and `CONFIG SET \
+                    no-appendfsync-on-rewrite no`";
+        match part {
+            Part::Alone => Diagnosis::warning(
+                "persistence",
+                format!(
+                    "{forgets}; what is held can then be taken, though with higher fencing tokens"
+                ),
+                format!("{keep}, or have resources check fencing tokens"),
+            ),
+            Part::OneOfSeveral => Diagnosis::warning("persistence", forgets, keep),
+        }
     }
 
-    fn replication(&self, wanted: u32) -> Diagnosis {
+    fn replication(&self, Wish { replicas: wanted, part, .. }: Wish) -> Diagnosis {
         let there = self.number("connected_slaves");
         if let (Some(there), 1..) = (there, wanted) {
             return match there.cmp(&wanted.into()) {
@@ -242,7 +250,10 @@ impl Server {
                         "{wanted} of {there} replicas acknowledge what is granted: a failover to \
                          another may forget it"
                     ),
-                    "wait for more, or have resources check fencing tokens",
+                    match part {
+                        Part::Alone => "wait for more, or have resources check fencing tokens",
+                        Part::OneOfSeveral => "wait for more, or let no replica take over",
+                    },
                 ),
             };
         }
@@ -260,7 +271,12 @@ impl Server {
                 Diagnosis::warning(
                     "replication",
                     format!("{replicas} without being waited for: a failover may forget grants"),
-                    "have resources check fencing tokens, or let no replica take over",
+                    match part {
+                        Part::Alone => {
+                            "have resources check fencing tokens, or let no replica take over"
+                        }
+                        Part::OneOfSeveral => "let no replica take over",
+                    },
                 )
             }
         }
@@ -329,10 +345,11 @@ impl Server {
 mod tests {
     use lockkit_core::Grade::{self, Error, Good, Warning};
 
-    use super::{Server, Wish};
+    use super::{Part, Server, Wish};
     use crate::endpoint::Mode;
 
-    const WISH: Wish = Wish { mode: Mode::Single, is_watched: false, replicas: 0 };
+    const WISH: Wish =
+        Wish { mode: Mode::Single, is_watched: false, replicas: 0, part: Part::Alone };
 
     const SOUND: &str = "\
         # Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nrole:master\r\n\
@@ -438,6 +455,24 @@ mod tests {
         assert!(bad_for(watched, &[])[0].2.contains("cut off"));
         let safe = [("min-replicas-to-write", "1"), ("min_slaves_good_slaves", "1")];
         assert_eq!(bad_for(watched, &safe), []);
+    }
+
+    /// What grants no tokens has nobody check them, and knows by itself what comes of a restart.
+    #[test]
+    fn one_of_several_servers_says_nothing_of_tokens() {
+        let mut server = Server::of_info(SOUND);
+        let said = [("appendfsync", "no"), ("connected_slaves", "2")];
+        server.add(said.map(|(what, value)| (what.into(), value.into())).into());
+        for replicas in [0, 1] {
+            let said = |part| {
+                let findings = server.findings(Wish { replicas, part, ..WISH });
+                findings.iter().map(|it| format!("{it:?}")).collect::<String>()
+            };
+            let (alone, one) = (said(Part::Alone), said(Part::OneOfSeveral));
+            assert_eq!(alone.matches("check fencing tokens").count(), 2, "{alone}");
+            assert!(!one.contains("token") && !one.contains("can then be taken"), "{one}");
+            assert!(one.contains("may forget the last seconds"), "{one}");
+        }
     }
 
     /// A server that says nothing is not called sound, nor is it called unsound.
