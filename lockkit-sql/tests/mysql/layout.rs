@@ -271,9 +271,13 @@ async fn statements(server: Server) {
         driver.release(&claim).await.unwrap();
         database.run("SET GLOBAL general_log = OFF").await;
         let of_driver = "FROM mysql.general_log WHERE thread_id <> CONNECTION_ID()";
-        let log = database
-            .text(&format!("SELECT GROUP_CONCAT(command_type ORDER BY event_time) {of_driver}"))
-            .await;
-        assert_eq!(log, "Execute,Execute,Execute");
+        let in_order = async |database: &mut Database, what: &str| {
+            let all = format!("SELECT GROUP_CONCAT({what} ORDER BY event_time) {of_driver}");
+            database.text(&all).await
+        };
+        let log = in_order(&mut database, "command_type").await;
+        let each = "CONCAT_WS(' ', event_time, thread_id, command_type, LEFT(argument, 40))";
+        let told = in_order(&mut database, each).await;
+        assert_eq!(log, "Execute,Execute,Execute", "{told}");
     }
 }
