@@ -2,64 +2,15 @@
 #![expect(clippy::unwrap_used, reason = "a test may fail")]
 
 use std::collections::BTreeMap;
-use std::fmt::Debug;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lockkit::driver::ErrorKind;
 use lockkit::memory::{Fault, MemoryDriver};
 use lockkit::{Lease, Locker, Operation};
+use lockkit_testkit::Log;
 use tokio::time::sleep;
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
 
 const TTL: Duration = Duration::from_secs(9);
-
-/// Remembers the level and the fields of the last event of each message.
-#[derive(Clone, Default)]
-struct Notebook(Arc<Mutex<BTreeMap<String, Noted>>>);
-
-type Noted = (Level, Vec<&'static str>);
-
-#[derive(Default)]
-struct Line {
-    message: String,
-    fields: Vec<&'static str>,
-}
-
-impl Visit for Line {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        match field.name() {
-            "message" => self.message = format!("{value:?}"),
-            name => self.fields.push(name),
-        }
-    }
-}
-
-impl Subscriber for Notebook {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        let mut line = Line::default();
-        event.record(&mut line);
-        self.0.lock().unwrap().insert(line.message, (*event.metadata().level(), line.fields));
-    }
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
-}
 
 async fn scene() {
     let backend = MemoryDriver::new();
@@ -90,21 +41,24 @@ async fn scene() {
 
 #[test]
 fn each_event_is_told_of_with_its_lock_and_owner() {
-    let notebook = Notebook::default();
+    let log = Log::start();
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().start_paused(true).build().unwrap();
-    tracing::subscriber::with_default(notebook.clone(), || runtime.block_on(scene()));
+    runtime.block_on(scene());
 
-    let events = notebook.0.lock().unwrap();
+    // Of those with the same message, the last.
+    let events: BTreeMap<_, _> =
+        log.events().into_iter().map(|event| (event.message.clone(), event)).collect();
     let page = include_str!("../../docs/metrics.md");
     let (_, page) = page.split_once("<!-- events -->\n").unwrap();
     let (page, _) = page.split_once("<!-- /events -->").unwrap();
     let told: Vec<_> = page.lines().skip(2).map(|row| row.rsplit_once(" | ").unwrap().0).collect();
     let seen = events
         .iter()
-        .map(|(message, (level, _))| format!("| `{message}` | {}", level.as_str().to_lowercase()));
+        .map(|(message, event)| format!("| `{message}` | {}", event.level.as_str().to_lowercase()));
     assert_eq!(Vec::from_iter(seen), told, "docs/metrics.md");
-    for (message, (_, fields)) in &*events {
+    for (message, event) in &events {
+        let fields: Vec<_> = event.fields.iter().map(|(name, _)| *name).collect();
         let of_the_locker = fields.starts_with(&["driver"]);
         assert!(of_the_locker || fields.starts_with(&["lock", "owner"]), "{message}: {fields:?}");
     }

@@ -63,7 +63,7 @@ pub use crate::certificates::{Authority, Identity};
 pub use crate::ensemble::Ensemble;
 pub use crate::etcd::ETCD;
 pub use crate::grpc_proxy::GrpcProxy;
-pub use crate::log::Log;
+pub use crate::log::{Log, Logged};
 pub use crate::mysql::{MARIADB, MYSQL, mariadb_or_mysql};
 pub use crate::pgbouncer::{PgBouncer, PoolMode};
 pub use crate::port::free_port;

@@ -1,36 +1,65 @@
-use std::fmt::{Debug, Write as _};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::fmt::{self, Debug, Display, Formatter};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::{DefaultGuard, set_default};
-use tracing::{Event, Metadata, Subscriber};
+use tracing::{Event, Level, Metadata, Subscriber};
 
 /// Notes what is logged on this thread, for as long as it is there.
 #[derive(Debug)]
 pub struct Log {
-    lines: Lines,
+    noted: Notes,
     _noting: DefaultGuard,
+}
+
+/// An event of `tracing`.
+#[non_exhaustive]
+#[derive(Clone, Debug)]
+pub struct Logged {
+    /// How grave it is.
+    pub level: Level,
+    /// Its message.
+    pub message: String,
+    /// The names and values of its other fields, in their order.
+    pub fields: Vec<(&'static str, String)>,
 }
 
 impl Log {
     /// Notes what is logged from now on.
     pub fn start() -> Self {
-        let lines = Lines::default();
-        Self { _noting: set_default(lines.clone()), lines }
+        let noted = Notes::default();
+        Self { _noting: set_default(noted.clone()), noted }
     }
 
-    /// The first event so far that has this in its message or its fields.
+    /// The events so far.
+    pub fn events(&self) -> Vec<Logged> {
+        self.noted.lock().clone()
+    }
+
+    /// The first event so far that has this in its message or its fields, as one text.
     pub fn line(&self, part: &str) -> Option<String> {
-        let lines = self.lines.0.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.iter().find(|line| line.contains(part)).cloned()
+        self.noted.lock().iter().map(ToString::to_string).find(|line| line.contains(part))
+    }
+}
+
+impl Display for Logged {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        self.fields.iter().try_for_each(|(name, value)| write!(f, " {name}={value}"))
     }
 }
 
 #[derive(Clone, Debug, Default)]
-struct Lines(Arc<Mutex<Vec<String>>>);
+struct Notes(Arc<Mutex<Vec<Logged>>>);
 
-impl Subscriber for Lines {
+impl Notes {
+    fn lock(&self) -> MutexGuard<'_, Vec<Logged>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Subscriber for Notes {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
         true
     }
@@ -44,9 +73,10 @@ impl Subscriber for Lines {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        let mut line = Line::default();
-        event.record(&mut line);
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(line.0);
+        let level = *event.metadata().level();
+        let mut logged = Logged { level, message: String::new(), fields: Vec::new() };
+        event.record(&mut logged);
+        self.lock().push(logged);
     }
 
     fn enter(&self, _: &Id) {}
@@ -54,15 +84,12 @@ impl Subscriber for Lines {
     fn exit(&self, _: &Id) {}
 }
 
-#[derive(Default)]
-struct Line(String);
-
-impl Visit for Line {
+impl Visit for Logged {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        // Nothing that is written to a string fails.
-        _ = match field.name() {
-            "message" => write!(self.0, "{value:?}"),
-            name => write!(self.0, " {name}={value:?}"),
-        };
+        let text = format!("{value:?}");
+        match field.name() {
+            "message" => self.message = text,
+            name => self.fields.push((name, text)),
+        }
     }
 }
