@@ -26,8 +26,9 @@ where
     F: Future<Output = Result<u64, E>> + Send,
     E: fmt::Display + Send,
 {
+    let waits = fastrand::u32(0..50) != 0;
     AbortOnDropHandle::new(tokio::spawn(async move {
-        if fastrand::u32(0..50) != 0 {
+        if waits {
             sleep(EVERY.mul_f64(fastrand::f64())).await;
         }
         loop {

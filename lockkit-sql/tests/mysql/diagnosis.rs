@@ -6,7 +6,7 @@ use lockkit_core::{Diagnosis, Grade, Namespace};
 use lockkit_sql::mysql::MysqlDriver;
 use lockkit_testkit::{MARIADB, Server, Unavailable, trial};
 
-use crate::support::{Database, LONG, backend, claim, driver, let_sweep, private, shared, take};
+use crate::support::{Database, LONG, backend, claim, driver, private, shared, take};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -179,7 +179,6 @@ async fn read_only(server: Server) {
     let driver = driver(&database.url_of("app")).await;
     let held = claim(LONG);
     take(&driver, &held).await;
-    let_sweep(&driver, &held).await;
     database.run("SET GLOBAL read_only = ON").await;
     let (grade, text) = about(&findings(&driver).await, "rights");
     assert_eq!(grade, Grade::Error, "{text}");

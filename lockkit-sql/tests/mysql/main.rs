@@ -9,6 +9,8 @@ mod news;
 mod queue;
 mod rows;
 mod support;
+#[path = "../sweeps/mod.rs"]
+mod sweeps;
 mod users;
 mod weather;
 

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use lockkit_core::driver::{
-    Attempt, Change, Claim, Driver, DriverError, ErrorKind, OwnerId, Renewal, Taken,
+    Attempt, Change, Claim, Driver, DriverError, ErrorKind, OwnerId, Taken,
 };
 use lockkit_core::{FencingToken, LockName, Namespace};
 use lockkit_sql::mysql::MysqlDriver;
@@ -10,6 +10,8 @@ use lockkit_testkit::{Server, Unavailable};
 use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection};
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _};
 use tokio::sync::Mutex;
+
+use crate::sweeps::draw_no_sweep;
 
 pub(crate) const NAME: &str = "orders/{42} ü";
 
@@ -212,6 +214,7 @@ pub(crate) async fn driver(url: &str) -> MysqlDriver {
 
 /// With limits to calls that follow from the lease.
 pub(crate) async fn impatient_driver(url: &str) -> MysqlDriver {
+    draw_no_sweep();
     MysqlDriver::connect(&url.parse().unwrap()).await.unwrap()
 }
 
@@ -238,14 +241,6 @@ pub(crate) async fn refused(driver: &MysqlDriver, claim: &Claim) -> Taken {
     match driver.try_acquire(claim).await.unwrap() {
         Attempt::Taken(taken) => taken,
         other => panic!("not refused: {other:?}"),
-    }
-}
-
-/// One driver in fifty sweeps when it is made. That is a few requests, which have their turns among
-/// these.
-pub(crate) async fn let_sweep(driver: &MysqlDriver, held: &Claim) {
-    for _ in 0..10 {
-        assert_ne!(driver.renew(held).await.unwrap(), Renewal::Lost);
     }
 }
 

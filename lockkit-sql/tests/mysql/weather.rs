@@ -15,8 +15,8 @@ use tokio::net::TcpListener;
 use tokio::time::sleep;
 
 use crate::support::{
-    Database, LONG, NAME, NOW, causes, claim, driver, impatient_driver, keep_locked, kind,
-    let_sweep, listen, millis, named, private, refused, shared, take,
+    Database, LONG, NAME, NOW, causes, claim, driver, impatient_driver, keep_locked, kind, listen,
+    millis, named, private, refused, shared, take,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -408,7 +408,6 @@ async fn silence(server: Server) {
     for claim in [&stuck, &other] {
         take(&driver, claim).await;
     }
-    let_sweep(&driver, &other).await;
     let hurried = stuck.clone().with_ttl(millis(1_500));
     let is_renewed = async || driver.renew(&other).await.unwrap() != Renewal::Lost;
     for _ in 0..2 {
@@ -565,7 +564,6 @@ async fn read_only(server: Server) {
     let driver = impatient_driver(&app).await;
     let held = claim(LONG);
     take(&driver, &held).await;
-    let_sweep(&driver, &held).await;
     database.run("SET GLOBAL read_only = ON").await;
     for url in [&app, &server.url()] {
         let error = MysqlDriver::connect(&url.parse().unwrap()).await.unwrap_err();
@@ -588,7 +586,6 @@ async fn demoted(server: Server) {
     let mut database = Database::at(&server.url()).await;
     let (taker, holder) = (database.driver().await, claim(LONG));
     let token = take(&taker, &holder).await;
-    let_sweep(&taker, &holder).await;
     let queued = [(); 3].map(|()| named("queued", LONG).fair());
     let row = format!(
         "SELECT CONCAT_WS('/', owner, token, since, lease, queued) FROM lockkit_lock \
@@ -597,7 +594,6 @@ async fn demoted(server: Server) {
     let before = database.text(&row).await;
     for request in ["renew", "ask", "ask for another", "ask in order", "release", "break"] {
         let driver = database.driver().await;
-        let_sweep(&driver, &holder).await;
         database.run("SET GLOBAL read_only = ON").await;
         let refused = match request {
             "renew" => kind(driver.renew(&holder).await),
@@ -614,7 +610,6 @@ async fn demoted(server: Server) {
     // A place that was looked at, a turn that is taken, and a place that goes.
     for request in ["look", "turn", "leave"] {
         let driver = database.driver().await;
-        let_sweep(&driver, &holder).await;
         let [holder, first, second] = &queued;
         take(&driver, holder).await;
         refused(&driver, first).await;
@@ -641,7 +636,6 @@ async fn demoted(server: Server) {
 
     // Several that are renewed by one statement, which does not wait for a row that is locked.
     let driver = database.driver().await;
-    let_sweep(&driver, &holder).await;
     let others: Vec<_> = (0..20).map(|number| named(&number.to_string(), LONG)).collect();
     for other in &others {
         take(&driver, other).await;
@@ -678,7 +672,6 @@ async fn not_there(server: Server) {
     let (driver, holder, other) = (driver(&server.url()).await, claim(LONG), named("other", LONG));
     take(&driver, &other).await;
     for request in ["renew", "release", "break"] {
-        let_sweep(&driver, &other).await;
         database.run("SET GLOBAL read_only = ON").await;
         let (kind, text) = match request {
             "renew" => kind(driver.renew(&holder).await),
@@ -700,7 +693,6 @@ async fn not_swept(server: Server) {
     let mut database = Database::at(&server.url()).await;
     let (driver, holder) = (database.driver().await, claim(LONG));
     take(&driver, &holder).await;
-    let_sweep(&driver, &holder).await;
     driver.release(&holder).await.unwrap();
     let prepare = format!("PREPARE removal FROM \"{}\"", uncommented(REMOVE));
     database.run(&format!("{prepare}; SET @ns = 'lockkit', @name = '{NAME}', @no = FALSE")).await;

@@ -1,15 +1,16 @@
 //! A server whose wall clock is stepped.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
 use lockkit_core::driver::{Change, Driver, Release, Renewal};
 use lockkit_core::{AnyOrder, Lease, Leased, Lock, Locker, Renew};
+use lockkit_sql::postgres::PostgresDriver;
 use lockkit_testkit::{POSTGRES, Server, trial};
 use tokio::time::sleep;
 
 use crate::support::{Database, LONG, NAME, claim, driver, listen, millis, named, refused, take};
+use crate::sweeps::draw_a_sweep;
 
 pub(crate) fn trials() -> Vec<Trial> {
     let stepped = || POSTGRES.start_with_clock();
@@ -140,12 +141,12 @@ async fn swept(server: Server) {
     take(&driver, &free).await;
     driver.release(&free).await.unwrap();
     server.step_clock(26 * HOUR).unwrap();
-    // One process in fifty removes idle rows when it starts.
+    let url = url.parse().unwrap();
+    draw_a_sweep();
+    let _sweeping = PostgresDriver::connect(&url).await.unwrap();
     let is_there = "SELECT COUNT(*) FROM lockkit_lock WHERE name = 'swept'";
-    let mut others = VecDeque::new();
     while database.ask::<i64>(is_there).await > 0 {
-        others.push_back(crate::support::driver(&url).await);
-        others.drain(..others.len().saturating_sub(20));
+        sleep(millis(5)).await;
     }
     refused(&driver, &claim(LONG)).await;
 }

@@ -10,6 +10,8 @@ mod queue;
 mod rows;
 mod statements;
 mod support;
+#[path = "../sweeps/mod.rs"]
+mod sweeps;
 mod tls;
 mod weather;
 

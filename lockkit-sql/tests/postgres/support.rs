@@ -8,6 +8,8 @@ use lockkit_sql::postgres::PostgresDriver;
 use sqlx::postgres::{PgArguments, PgConnection, Postgres};
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
+use crate::sweeps::draw_no_sweep;
+
 pub(crate) const NAME: &str = "orders/{42} ü";
 
 pub(crate) const LONG: Duration = Duration::from_secs(30);
@@ -126,6 +128,7 @@ pub(crate) async fn driver(url: &str) -> PostgresDriver {
 
 /// With limits to calls that follow from the lease.
 pub(crate) async fn impatient_driver(url: &str) -> PostgresDriver {
+    draw_no_sweep();
     PostgresDriver::connect(&url.parse().unwrap()).await.unwrap()
 }
 

@@ -1,6 +1,5 @@
 //! Servers that die, hang, refuse or turn into something else, and a network that loses things.
 
-use std::collections::VecDeque;
 use std::pin::pin;
 use std::time::Instant;
 
@@ -20,12 +19,11 @@ use crate::support::{
     Database, LONG, causes, claim, driver, impatient_driver, kind, listen, millis, named, refused,
     take,
 };
+use crate::sweeps::draw_a_sweep;
 
 /// How many sessions wait for what others have locked.
-/// One driver in fifty sweeps when it is made, and may wait then.
 const WAITING: &str = "SELECT count(*) FROM pg_stat_activity \
-     WHERE datname = current_database() AND wait_event_type = 'Lock' \
-       AND query NOT LIKE '%SELECT lockkit_sweep()%'";
+     WHERE datname = current_database() AND wait_event_type = 'Lock'";
 
 const SWEEPS: [&str; 2] = [
     include_str!("../../src/postgres/sql/sweep.sql"),
@@ -481,23 +479,19 @@ async fn sweeping(server: Server) {
         // Makes the tables, in whose text the sweep's stands.
         driver(&server.url()).await;
         let proxy = Proxy::start(server.addr()).await;
-        let url = format!("{}?connections=2&observe={observes}", server.url_at(proxy.addr()));
+        let url = format!(
+            "{}?connections=2&call_limit=10s&observe={observes}",
+            server.url_at(proxy.addr())
+        );
         let statement = if observes { "AS since" } else { "SELECT lockkit_sweep()" };
         let unanswered = proxy.requests().hold(statement);
-        // One driver in fifty does it when it begins; not all of them are kept.
-        let mut drivers = VecDeque::new();
-        loop {
-            tokio::select! {
-                () = unanswered.caught() => break,
-                driver = driver(&url) => drivers.push_back(driver),
-            }
-            drivers.drain(..drivers.len().saturating_sub(20));
-        }
-        for driver in drivers {
-            let claim = claim(LONG);
-            take(&driver, &claim).await;
-            assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
-        }
+        let url = url.parse().unwrap();
+        draw_a_sweep();
+        let driver = PostgresDriver::connect(&url).await.unwrap();
+        unanswered.caught().await;
+        let claim = claim(LONG);
+        take(&driver, &claim).await;
+        assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
     }
 }
 

@@ -154,10 +154,8 @@ async fn late_for_one(server: Server) {
 
 /// As while the table is rewritten. MySQL and MariaDB have a limit for the whole session.
 async fn locked(server: Server) {
-    // One driver in fifty sweeps when it begins, and may wait then.
     const WAITING: &str = "SELECT count(*) FROM pg_stat_activity \
-         WHERE application_name = 'lockkit' AND wait_event_type = 'Lock' \
-           AND query NOT LIKE '%SELECT lockkit_session_sweep()%'";
+         WHERE application_name = 'lockkit' AND wait_event_type = 'Lock'";
     let (mut raw, mut keeper) = (Raw::to(&server).await, Raw::to(&server).await);
     let driver = impatient_driver(&server.url(), "call_limit=8s").await;
     let held = claim("orders");

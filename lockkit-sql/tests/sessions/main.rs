@@ -10,6 +10,8 @@ mod network;
 mod pooler;
 mod requests;
 mod support;
+#[path = "../sweeps/mod.rs"]
+mod sweeps;
 mod users;
 mod waiting;
 mod weather;

@@ -11,6 +11,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{ConnectOptions as _, Connection as _, Row as _};
 
 use crate::support::{Raw, causes, claim, connect, driver, kind, millis, refused, take};
+use crate::sweeps::draw_no_sweep;
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -144,6 +145,7 @@ async fn given_back((server, pooler): (Server, PgBouncer)) {
 async fn leases((server, pooler): (Server, PgBouncer)) {
     let driver = |url: String| async move {
         let url = format!("{url}?call_limit=10s").parse().unwrap();
+        draw_no_sweep();
         PostgresDriver::connect(&url).await.unwrap()
     };
     let (far, near) = (driver(pooler.url("postgres")).await, driver(server.url()).await);
@@ -157,8 +159,11 @@ async fn leases((server, pooler): (Server, PgBouncer)) {
 async fn leases_pooled((_server, pooler): (Server, PgBouncer)) {
     let url = format!("{}?call_limit=10s", pooler.url("postgres")).parse().unwrap();
     let said = async {
-        let (one, other) =
-            (PostgresDriver::connect(&url).await?, PostgresDriver::connect(&url).await?);
+        let connect = || {
+            draw_no_sweep();
+            PostgresDriver::connect(&url)
+        };
+        let (one, other) = (connect().await?, connect().await?);
         for driver in [&one, &other] {
             let taken = driver.try_acquire(&claim("orders")).await;
             taken.map_err(|error| Error::connecting("postgres", error))?;

@@ -13,6 +13,8 @@ use sqlx::mysql::MySqlConnection;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
+use crate::sweeps::draw_no_sweep;
+
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 
 /// The same test on a server of each kind, which is the test's own.
@@ -87,8 +89,7 @@ impl Raw {
         .await
     }
 
-    /// Which session was granted a lock, where only one was. Drivers have other connections too: one
-    /// in fifty begins with removing idle rows.
+    /// Which session was granted a lock, where only one was.
     pub(crate) async fn session(&mut self) -> i64 {
         self.ask(
             "SELECT max(pid)::bigint FROM lockkit_session",
@@ -186,6 +187,7 @@ pub(crate) async fn driver(url: &str, parameters: &str) -> Arc<dyn Driver> {
 
 /// The same with limits to calls that follow from the parameters.
 pub(crate) async fn impatient_driver(url: &str, parameters: &str) -> Arc<dyn Driver> {
+    draw_no_sweep();
     connect(url, parameters).await.unwrap()
 }
 

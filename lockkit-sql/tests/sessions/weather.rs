@@ -1,6 +1,5 @@
 //! Servers that die, administrators who end sessions, and a network that loses things.
 
-use std::collections::VecDeque;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -18,6 +17,7 @@ use crate::support::{
     Raw, claim, connect, driver, impatient_driver, kind, locker, millis, on_each, on_each_two,
     refused, release_in_the_end, renew_in_the_end, take, take_in_the_end,
 };
+use crate::sweeps::draw_a_sweep;
 
 pub(crate) fn trials() -> Vec<Trial> {
     let row_locked = trial(
@@ -383,21 +383,13 @@ async fn sweeping(server: Server) {
         false => "DELETE FROM lockkit_session",
     };
     let unanswered = proxy.requests().hold(sweep);
-    // One driver in fifty does it when it begins; not all of them are kept.
-    let mut drivers = VecDeque::new();
-    loop {
-        tokio::select! {
-            () = unanswered.caught() => break,
-            driver = driver(&url, "") => drivers.push_back(driver),
-        }
-        drivers.drain(..drivers.len().saturating_sub(20));
-    }
-    for driver in drivers {
-        let claim = claim("orders");
-        take(&*driver, &claim).await;
-        assert_ne!(driver.renew(&claim).await.unwrap(), Renewal::Lost);
-        assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
-    }
+    draw_a_sweep();
+    let driver = connect(&url, "call_limit=10s").await.unwrap();
+    unanswered.caught().await;
+    let claim = claim("orders");
+    take(&*driver, &claim).await;
+    assert_ne!(driver.renew(&claim).await.unwrap(), Renewal::Lost);
+    assert_eq!(driver.release(&claim).await.unwrap(), Release::Freed);
 }
 
 /// Two servers that clients take for one: whoever connects comes to the first, and to the second

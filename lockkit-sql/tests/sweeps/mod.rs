@@ -1,0 +1,17 @@
+//! Whether a driver sweeps when it is made. One in fifty does, which is a few requests more, and
+//! another connection: in a test, that is not left to chance.
+
+/// The driver that is connected next, on this thread, will sweep.
+pub(crate) fn draw_a_sweep() {
+    draw(true);
+}
+
+/// It will not.
+pub(crate) fn draw_no_sweep() {
+    draw(false);
+}
+
+fn draw(sweeps: bool) {
+    let draws_a_sweep = |seed| fastrand::Rng::with_seed(seed).u32(0..50) == 0;
+    fastrand::seed((0..).find(|&seed| draws_a_sweep(seed) == sweeps).unwrap());
+}
