@@ -191,9 +191,10 @@ mod tests {
     use std::sync::OnceLock;
     use std::sync::atomic::AtomicBool;
 
+    use lockkit_core::driver::ErrorKind;
     use redis::aio::MultiplexedConnection;
     use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisResult};
-    use tokio::io::{AsyncWriteExt as _, DuplexStream};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
     use tokio::time::sleep;
 
     use super::open::Open;
@@ -258,6 +259,59 @@ mod tests {
         async fn send(&self, _: &mut MultiplexedConnection, _: To) -> RedisResult<Value> {
             std::future::pending().await
         }
+    }
+
+    const KEEPS: &str = "run_id:1\r\nloading:0\r\naof_enabled:1\r\n";
+    const SETTINGS: &str = "*2\r\n$11\r\nappendfsync\r\n$6\r\nalways\r\n";
+
+    /// What the connection finds out about the server's run, which says this of itself and then
+    /// tells its settings, or hangs up.
+    async fn run(
+        connection: &Connection,
+        server: &mut Option<DuplexStream>,
+        info: &str,
+        settings: Option<&str>,
+    ) -> Result<Run, DriverError> {
+        let telling = async {
+            hear(server, b"INFO\r\n").await;
+            tell(server, &format!("${}\r\n{info}\r\n", info.len())).await;
+            hear(server, b"*appendfsync*\r\n").await;
+            match settings {
+                Some(settings) => tell(server, settings).await,
+                None => *server = None,
+            }
+        };
+        tokio::join!(connection.run(Duration::from_secs(60)), telling).0
+    }
+
+    async fn hear(server: &mut Option<DuplexStream>, end: &[u8]) {
+        let mut heard = Vec::new();
+        while !heard.ends_with(end) {
+            server.as_mut().unwrap().read_buf(&mut heard).await.unwrap();
+        }
+    }
+
+    async fn tell(server: &mut Option<DuplexStream>, answer: &str) {
+        server.as_mut().unwrap().write_all(answer.as_bytes()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_server_is_asked_what_it_keeps_until_it_has_read_its_file() {
+        let (connection, running, server) = connected(nowhere()).await;
+        let _running = AbortOnDropHandle::new(tokio::spawn(running));
+        let mut server = Some(server);
+        let loading = "run_id:1\r\nloading:1\r\naof_enabled:0\r\n";
+        let error = run(&connection, &mut server, loading, Some(SETTINGS)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error:?}");
+        assert!(run(&connection, &mut server, KEEPS, Some(SETTINGS)).await.unwrap().is_durable());
+    }
+
+    #[tokio::test]
+    async fn a_server_that_hangs_up_has_not_said_that_it_keeps_nothing() {
+        let (connection, running, server) = connected(nowhere()).await;
+        let _running = AbortOnDropHandle::new(tokio::spawn(running));
+        let error = run(&connection, &mut Some(server), KEEPS, None).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error:?}");
     }
 
     /// Whatever becomes of the task that runs it.

@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lockkit_core::driver::{DriverError, Node, Run};
+use lockkit_core::driver::{DriverError, ErrorKind, Node, Run};
 use lockkit_core::{Diagnosis, Namespace};
 use redis::Value;
 
@@ -35,6 +35,10 @@ pub(crate) fn run(info: Value, settings: Option<Value>) -> Result<Run, DriverErr
         let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         line.unwrap_or_default()
     };
+    // It says that it keeps nothing until it has read its file.
+    if field("loading") == "1" {
+        return Err(DriverError::new(ErrorKind::Unreachable, "the server is loading its data"));
+    }
     let mut run = Run::new(field("run_id"));
     // In whole seconds, rounded down, on the server's wall clock.
     if let Ok(seconds) = field("uptime_in_seconds").parse() {

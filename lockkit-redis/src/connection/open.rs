@@ -77,11 +77,16 @@ impl Open {
     pub(super) async fn ask_run(&self) -> Result<Result<Run, DriverError>, Failure> {
         let mut connection = self.connection.clone();
         let info = connection.send_packed_command(&redis::cmd("INFO")).await?.extract_error()?;
-        // A user may lack the right to ask, or the server the command.
         let mut ask_settings = redis::cmd("CONFIG");
         ask_settings.arg("GET").arg(node::SYNC_SETTINGS);
         let settings = connection.send_packed_command(&ask_settings).await;
-        let run = node::run(info, settings.and_then(Value::extract_error).ok());
+        let settings = match settings.and_then(Value::extract_error).map_err(Failure::from) {
+            Ok(settings) => Some(settings),
+            Err(failure) if failure.is_end() => return Err(failure),
+            // The user lacks the right to ask, or the server the command.
+            Err(_) => None,
+        };
+        let run = node::run(info, settings);
         if let Ok(run) = &run {
             _ = self.run.set(run.clone());
         }
