@@ -178,6 +178,14 @@ impl<S: Source> Seat<'_, S> {
         self.left = Some(connection);
     }
 
+    /// Notes that the connection was of no use to this request. If it was made for it, that counts as
+    /// a failed attempt to connect, so that the next one pauses.
+    pub(crate) fn was_in_vain(&self, failure: &S::Failure) {
+        if !self.is_older {
+            self.pool.note_failure(failure.clone());
+        }
+    }
+
     /// Another connection in place of one that has ended, if that one was not made for this
     /// request, so that nobody could have seen its end before. The other may be one that was given
     /// back just now, and have ended as well: there are two at most. `None` if there is none in
@@ -504,6 +512,26 @@ mod tests {
             }
             assert_eq!(start.elapsed(), host.connecting, "{number}, {in_use}");
         }
+    }
+
+    /// As where a server lets everybody in, and takes no writes.
+    #[tokio::test(start_paused = true)]
+    async fn connections_of_no_use_are_made_with_pauses() {
+        let seats = Seats::empty(Host::with(100), 4);
+        let sit = || seats.sit(Urgency::Renews, Limit::new(LIMIT));
+        let start = Instant::now();
+        for _ in 0..10 {
+            let (seat, _) = sit().await.unwrap();
+            seat.was_in_vain(&Failure::Full);
+        }
+        assert!(start.elapsed() > A_WHILE);
+        // One that is of use puts an end to that.
+        let (seat, connection) = sit().await.unwrap();
+        seat.give_back(connection);
+        seats.leave_idle_ones();
+        let start = Instant::now();
+        sit().await.unwrap();
+        assert_eq!(start.elapsed(), CONNECTING);
     }
 
     #[tokio::test(start_paused = true)]

@@ -146,6 +146,9 @@ impl Connections {
         if failure.spoils_the_connection() {
             tracing::debug!(endpoint = %self.seats.source(), %failure, "giving up a connection");
             self.seats.leave_idle_ones();
+            if failure.is_refused_write() {
+                seat.was_in_vain(&failure);
+            }
             if waits == Waits::AsItSays && matches!(failure, Failure::NoAnswer(_)) {
                 self.late.keep(see_through(connection));
             }

@@ -41,6 +41,8 @@ struct State<S: Source> {
     /// How many requests have waited, and attempts were begun.
     ids: u64,
     backoff: Backoff,
+    /// Whether the last connection that was made was of no use.
+    was_in_vain: bool,
     /// How the last attempt failed, if it did.
     last: Option<S::Failure>,
     is_closed: bool,
@@ -73,6 +75,7 @@ impl<S: Source> Pool<S> {
             attempts: Vec::new(),
             ids: 0,
             backoff: Backoff::default(),
+            was_in_vain: false,
             last: None,
             is_closed: false,
         };
@@ -119,7 +122,18 @@ impl<S: Source> Pool<S> {
 
     /// Leaves a connection for the next request.
     pub(super) fn take_back(&self, connection: S::Connection) {
-        self.state().leave(connection, None);
+        let mut state = self.state();
+        if std::mem::take(&mut state.was_in_vain) {
+            state.succeed();
+        }
+        state.leave(connection, None);
+    }
+
+    /// A connection was made, and turned out to be of no use.
+    pub(super) fn note_failure(&self, failure: S::Failure) {
+        let mut state = self.state();
+        state.was_in_vain = true;
+        state.fail_to_connect(failure);
     }
 
     pub(super) fn leave_idle_ones(&self) {
@@ -214,13 +228,14 @@ impl<S: Source> State<S> {
         self.attempt(id)?.since = None;
         match opened {
             Ok(connection) => {
-                self.backoff.succeeded();
-                self.last = None;
+                // Otherwise its first request tells.
+                if !self.was_in_vain {
+                    self.succeed();
+                }
                 self.leave(connection, Some(id));
             }
             Err(failure) => {
-                self.backoff.failed();
-                self.last = Some(failure.clone());
+                self.fail_to_connect(failure.clone());
                 match failure.is_lasting() {
                     true => self.fail(failure),
                     false if self.hopeful() > self.waiting.len() => (),
@@ -230,6 +245,16 @@ impl<S: Source> State<S> {
         }
         self.forget(id);
         None
+    }
+
+    fn succeed(&mut self) {
+        self.backoff.succeeded();
+        self.last = None;
+    }
+
+    fn fail_to_connect(&mut self, failure: S::Failure) {
+        self.backoff.failed();
+        self.last = Some(failure);
     }
 
     /// Whether the attempt still counted.

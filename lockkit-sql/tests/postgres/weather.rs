@@ -77,6 +77,11 @@ pub(crate) fn trials() -> Vec<Trial> {
             || POSTGRES.url(),
             read_only,
         ),
+        trial(
+            "a_server_that_takes_no_writes_is_asked_with_pauses",
+            || POSTGRES.url(),
+            asked_with_pauses,
+        ),
         trial("a_wrong_password_is_denied_and_not_told", || POSTGRES.start(), password),
         trial("a_database_that_is_not_there_is_said", || POSTGRES.url(), no_database),
         trial("too_many_connections_are_unreachable", || POSTGRES.url(), too_many),
@@ -562,6 +567,22 @@ async fn read_only(server: String) {
     while let Err(error) = driver.renew(&held).await {
         assert_eq!(error.kind(), ErrorKind::Unreachable);
     }
+}
+
+/// It lets everybody in.
+async fn asked_with_pauses(server: String) {
+    let mut database = Database::on(&server).await;
+    let driver = database.driver().await;
+    let name = database.name().to_owned();
+    database.run(&format!("ALTER DATABASE {name} SET default_transaction_read_only = on")).await;
+    database.end_sessions().await;
+    while kind(driver.try_acquire(&claim(LONG)).await).0 == ErrorKind::Unknown {}
+    let begun = Instant::now();
+    for _ in 0..10 {
+        let (kind, text) = kind(driver.try_acquire(&claim(LONG)).await);
+        assert_eq!(kind, ErrorKind::Unreachable, "{text}");
+    }
+    assert!(begun.elapsed() > millis(1_000), "{:?}", begun.elapsed());
 }
 
 async fn password(server: Server) {

@@ -1,7 +1,7 @@
 //! Servers that die, administrators who end sessions, and a network that loses things.
 
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use libtest_mimic::Trial;
@@ -46,6 +46,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         on_each("a_late_release_leaves_the_next_session_alone", stale),
         on_each("a_path_that_goes_silent_while_a_session_opens_is_left", silent),
         on_each("a_sweep_that_is_not_answered_holds_up_nobody", sweeping),
+        on_each("a_server_that_takes_no_writes_is_asked_with_pauses", asked_with_pauses),
         on_each_two("a_holder_leaves_a_server_that_takes_no_writes", demoted_under_a_holder),
         on_each_two("who_may_write_anyway_leaves_it_too", demoted_under_an_administrator),
         on_each_two("who_asks_for_others_locks_leaves_it_too", demoted_under_refusals),
@@ -435,16 +436,7 @@ impl Pair {
 
     async fn fail_over(&self) {
         self.proxy.switch_upstream(self.new.addr());
-        let mut raw = Raw::to(&self.old).await;
-        let demote: &[&str] = match raw {
-            Raw::Postgres(_) => {
-                &["ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()"]
-            }
-            Raw::Mysql(_) => &["SET GLOBAL read_only = ON"],
-        };
-        for statement in demote {
-            raw.run(statement).await;
-        }
+        demote(&mut Raw::to(&self.old).await).await;
         let mut witness = self.witness.lock().await;
         let is_told =
             "SELECT (current_setting('default_transaction_read_only') = 'on')::int::bigint";
@@ -457,6 +449,35 @@ impl Pair {
     async fn is_held_on_the_new_one(&self, exact: &str) -> bool {
         !Raw::to(&self.new).await.takes(exact).await && Raw::to(&self.old).await.takes(exact).await
     }
+}
+
+async fn demote(raw: &mut Raw) {
+    let statements: &[&str] = match raw {
+        Raw::Postgres(_) => {
+            &["ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()"]
+        }
+        Raw::Mysql(_) => &["SET GLOBAL read_only = ON"],
+    };
+    for statement in statements {
+        raw.run(statement).await;
+    }
+}
+
+/// A server of PostgreSQL lets everybody in.
+async fn asked_with_pauses(server: Server) {
+    let driver = driver(&server.url(), "ttl=1h").await;
+    demote(&mut Raw::to(&server).await).await;
+    let mut names = 0..;
+    let mut ask = async || {
+        let name = names.next().unwrap_or(0_u32).to_string();
+        driver.try_acquire(&claim(&name)).await
+    };
+    while ask().await.is_ok() {}
+    let begun = Instant::now();
+    for _ in 0..10 {
+        assert_eq!(ask().await.unwrap_err().kind(), ErrorKind::Unreachable);
+    }
+    assert!(begun.elapsed() > millis(1_000), "{:?}", begun.elapsed());
 }
 
 async fn demoted_under_a_holder(servers: [Server; 2]) {

@@ -114,7 +114,11 @@ impl Server for PostgresServer {
             .into_iter()
             .fold(query(SESSION), |query, setting| query.bind(setting.to_string()));
         let row = one(asking.fetch_all(&mut session.connection).await?)?;
-        session.pid = Some(row.try_get("pid")?);
+        let Session { pid, is_read_only } = Session::of(&row)?;
+        if is_read_only {
+            return Err(Failure::Demoted);
+        }
+        session.pid = Some(pid);
         let mark = Mark { high: row.try_get("high")?, low: row.try_get("low")? };
         Ok((Duration::from_millis(idle.unsigned_abs()), mark))
     }

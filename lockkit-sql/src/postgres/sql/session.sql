@@ -3,7 +3,7 @@
 -- unacknowledged data, as PostgreSQL has them: seconds, seconds, a number, milliseconds.
 -- What the administrator has set for the role may end a statement or the session: here it is set
 -- for locks. All of it ends with the session, as does the lock that is the session's mark.
-SELECT pg_backend_pid() AS pid,
+SELECT pg_backend_pid() AS pid, current_setting('transaction_read_only') = 'on' AS is_read_only,
        mark.high, mark.low, pg_advisory_lock(mark.high, mark.low)::text,
        set_config('idle_session_timeout', $1, false),
        set_config('lock_timeout', $2, false),
