@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::clock::Instant;
+use crate::engine::Engine;
 use crate::guard::Seat;
 use crate::{AcquireOptions, BoxError, Error, Lock, LockGuard, LockName, Result, Wait};
 
@@ -32,6 +33,64 @@ pub struct Owner {
     slots: Arc<Mutex<HashMap<Key, Arc<Slot>>>>,
 }
 
+impl Owner {
+    /// A new owner.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub(crate) async fn acquire<O: 'static, E: 'static>(
+        &self,
+        lock: &Lock<O, E>,
+        options: AcquireOptions,
+    ) -> Result<LockGuard> {
+        let engine = lock.engine();
+        engine.check_running()?;
+        let slot = self.slot(lock);
+        if let Some(shared) = slot.share(lock) {
+            return shared;
+        }
+        let call =
+            Call { engine, name: lock.name(), wait: options.wait, begun: engine.clock.now() };
+        let free = slot.acquiring.try_lock().ok();
+        let has_waited = free.is_none();
+        let mut acquiring = match free {
+            Some(free) => free,
+            None => call.wait_for(&slot).await?,
+        };
+        if let Some(shared) = slot.share(lock) {
+            return shared;
+        }
+        let wait = if has_waited { call.left()? } else { options.wait };
+        let behind = call.behind(&mut acquiring);
+        let acquired = lock.acquire_behind(options.wait(wait), Some(behind)).await;
+        let guard = acquired.map_err(|error| call.in_all(error))?;
+        *slot.seat() = Arc::downgrade(guard.seat());
+        Ok(guard)
+    }
+
+    pub(crate) fn depth<O: 'static, E: 'static>(&self, lock: &Lock<O, E>) -> usize {
+        let slot = self.slot(lock);
+        slot.depth()
+    }
+
+    fn slot<O: 'static, E: 'static>(&self, lock: &Lock<O, E>) -> Arc<Slot> {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        if slots.len() == slots.capacity() {
+            // Before the map grows, forget the locks that are neither held nor being acquired.
+            slots.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.depth() > 0);
+        }
+        let key = (Arc::as_ptr(lock.engine()) as usize, lock.name().clone());
+        Arc::clone(slots.entry(key).or_default())
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Owner").finish_non_exhaustive()
+    }
+}
+
 /// A lock of a locker.
 type Key = (usize, LockName);
 
@@ -43,6 +102,99 @@ struct Slot {
     /// since what is left of one whose caller has gone goes on.
     acquiring: tokio::sync::Mutex<Arc<Silence>>,
     seat: Mutex<Weak<Seat>>,
+}
+
+impl Slot {
+    fn seat(&self) -> MutexGuard<'_, Weak<Seat>> {
+        self.seat.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Another guard of the owner's hold, if it has one.
+    fn share<O: 'static, E: 'static>(&self, lock: &Lock<O, E>) -> Option<Result<LockGuard>> {
+        let seat = self.seat().upgrade()?;
+        Some(match seat.is_held() {
+            true => Ok(LockGuard::seated(seat)),
+            false => Err(lock.engine().lost_error(lock.name())),
+        })
+    }
+
+    fn depth(&self) -> usize {
+        self.seat().strong_count()
+    }
+}
+
+/// The right to acquire for an owner.
+type Acquiring<'a> = tokio::sync::MutexGuard<'a, Arc<Silence>>;
+
+/// An acquisition for an owner, from its call on. It waits for another of the same owner first, if
+/// one is under way.
+struct Call<'a> {
+    engine: &'a Engine,
+    name: &'a LockName,
+    wait: Wait,
+    begun: Instant,
+}
+
+impl Call<'_> {
+    /// Waits until no other acquisition of the owner is under way.
+    async fn wait_for<'s>(&self, slot: &'s Slot) -> Result<Acquiring<'s>> {
+        let Self { engine, name, wait, .. } = *self;
+        if wait == Wait::No {
+            return Err(Error::Taken { name: name.clone(), driver: engine.driver.id() });
+        }
+        // Even without a limit, since a timer ends with the runtime.
+        let end = self.deadline().unwrap_or_else(|| engine.clock.now() + Duration::MAX);
+        tokio::select! {
+            biased;
+            acquiring = slot.acquiring.lock() => Ok(acquiring),
+            () = engine.stopping.cancelled() => Err(engine.shut_down_error()),
+            slept = engine.inside(engine.clock.sleep_until(end)) => Err(match (slept, wait) {
+                (Some(()), Wait::AtMost(patience)) => self.timed_out(patience),
+                _ => engine.shut_down_error(),
+            }),
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        match self.wait {
+            Wait::AtMost(patience) => Some(self.begun + patience),
+            _ => None,
+        }
+    }
+
+    /// How long to wait yet, for whoever has waited for another acquisition of the owner.
+    fn left(&self) -> Result<Wait> {
+        let (Some(deadline), Wait::AtMost(patience)) = (self.deadline(), self.wait) else {
+            return Ok(self.wait);
+        };
+        let left = deadline.saturating_duration_since(self.engine.clock.now());
+        // No time at all would be one request.
+        if left.is_zero() { Err(self.timed_out(patience)) } else { Ok(Wait::AtMost(left)) }
+    }
+
+    /// Goes on where the acquisition before has come, and is the one before for the next.
+    fn behind(&self, last: &mut Arc<Silence>) -> Behind {
+        let silence = Arc::<Silence>::default();
+        let before = std::mem::replace(last, Arc::clone(&silence));
+        let silent_since = before.since().map(|since| since.max(self.begun));
+        Behind { silent_since, silence }
+    }
+
+    fn timed_out(&self, waited: Duration) -> Error {
+        let source = BoxError::from("its owner was acquiring it already");
+        let (name, driver) = (self.name.clone(), self.engine.driver.id());
+        Error::TimedOut { name, driver, waited, source: Some(source) }
+    }
+
+    /// The error of the acquisition, which knows only what was left of the wait.
+    fn in_all(&self, error: Error) -> Error {
+        match (error, self.wait) {
+            (Error::TimedOut { name, driver, source, .. }, Wait::AtMost(waited)) => {
+                Error::TimedOut { name, driver, waited, source }
+            }
+            (error, _) => error,
+        }
+    }
 }
 
 /// Since when the acquisitions of an owner have had no answer, if the last of them was given up for
@@ -71,123 +223,6 @@ pub(crate) struct Behind {
     pub(crate) silent_since: Option<Instant>,
     /// Where to note since when this one has had none.
     pub(crate) silence: Arc<Silence>,
-}
-
-impl Slot {
-    fn seat(&self) -> MutexGuard<'_, Weak<Seat>> {
-        self.seat.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn depth(&self) -> usize {
-        self.seat().strong_count()
-    }
-}
-
-impl Owner {
-    /// A new owner.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    pub(crate) async fn acquire<O: 'static, E: 'static>(
-        &self,
-        lock: &Lock<O, E>,
-        options: AcquireOptions,
-    ) -> Result<LockGuard> {
-        let engine = lock.engine();
-        engine.check_running()?;
-        let slot = self.slot(lock);
-        let (name, driver, clock) = (lock.name(), engine.driver.id(), &engine.clock);
-        let shared = || {
-            let seat = slot.seat().upgrade()?;
-            Some(match seat.is_held() {
-                true => Ok(LockGuard::seated(seat)),
-                false => Err(Error::Lost { name: name.clone(), driver }),
-            })
-        };
-        if let Some(outcome) = shared() {
-            return outcome;
-        }
-        let called = clock.now();
-        let deadline = match options.wait {
-            Wait::AtMost(patience) => Some(called + patience),
-            _ => None,
-        };
-        let timed_out = |waited| Error::TimedOut {
-            name: name.clone(),
-            driver,
-            waited,
-            source: Some(BoxError::from("its owner was acquiring it already")),
-        };
-        let never = || clock.now() + Duration::MAX;
-        let free = slot.acquiring.try_lock().ok();
-        let has_waited = free.is_none();
-        let mut acquiring = match (free, options.wait) {
-            (Some(free), _) => free,
-            (None, Wait::No) => return Err(Error::Taken { name: name.clone(), driver }),
-            (None, wait) => tokio::select! {
-                biased;
-                held = slot.acquiring.lock() => held,
-                () = engine.stopping.cancelled() => return Err(engine.shut_down_error()),
-                // Even without a limit, since a timer ends with the runtime.
-                slept = engine.inside(clock.sleep_until(deadline.unwrap_or_else(never))) => {
-                    return Err(match (slept, wait) {
-                        (Some(()), Wait::AtMost(waited)) => timed_out(waited),
-                        _ => engine.shut_down_error(),
-                    });
-                }
-            },
-        };
-        if let Some(outcome) = shared() {
-            return outcome;
-        }
-        let wait = options.wait;
-        let options = match (deadline, wait) {
-            (Some(deadline), Wait::AtMost(patience)) => {
-                let left = deadline.saturating_duration_since(clock.now());
-                // No time at all would be one request.
-                if has_waited && left.is_zero() {
-                    return Err(timed_out(patience));
-                }
-                options.wait(Wait::AtMost(left))
-            }
-            _ => options,
-        };
-        let silence = Arc::<Silence>::default();
-        let before = std::mem::replace(&mut *acquiring, Arc::clone(&silence));
-        let silent_since = before.since().map(|since| since.max(called));
-        let behind = Behind { silent_since, silence };
-        let acquired = lock.acquire_behind(options, Some(behind)).await;
-        let guard = acquired.map_err(|error| match (error, wait) {
-            (Error::TimedOut { name, driver, source, .. }, Wait::AtMost(waited)) => {
-                Error::TimedOut { name, driver, waited, source }
-            }
-            (error, _) => error,
-        })?;
-        *slot.seat() = Arc::downgrade(guard.seat());
-        Ok(guard)
-    }
-
-    pub(crate) fn depth<O: 'static, E: 'static>(&self, lock: &Lock<O, E>) -> usize {
-        let slot = self.slot(lock);
-        slot.depth()
-    }
-
-    fn slot<O: 'static, E: 'static>(&self, lock: &Lock<O, E>) -> Arc<Slot> {
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-        if slots.len() == slots.capacity() {
-            // Before the map grows, forget the locks that are neither held nor being acquired.
-            slots.retain(|_, slot| Arc::strong_count(slot) > 1 || slot.depth() > 0);
-        }
-        let key = (Arc::as_ptr(lock.engine()) as usize, lock.name().clone());
-        Arc::clone(slots.entry(key).or_default())
-    }
-}
-
-impl fmt::Debug for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Owner").finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

@@ -569,7 +569,7 @@ pub(crate) const DEFECTS: &[Defect] = &[
         what: "what is left of an acquisition tells its silence to the next of its owner",
         file: "owner.rs",
         sound: "let silence = Arc::<Silence>::default();",
-        broken: "let silence = Arc::clone(&*acquiring);",
+        broken: "let silence = Arc::clone(last);",
         test: "an_acquisition_whose_caller_has_gone_says_nothing_to_the_next_of_its_owner",
     },
     Defect {
@@ -618,8 +618,8 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "an owner whose time is up sends another request",
         file: "owner.rs",
-        sound: "if has_waited && left.is_zero() {",
-        broken: "if has_waited && false {",
+        sound: "if left.is_zero() {",
+        broken: "if false {",
         test: "an_owner_whose_time_is_up_asks_no_more",
     },
     Defect {
