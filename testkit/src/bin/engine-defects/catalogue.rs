@@ -104,7 +104,7 @@ pub(crate) const DEFECTS: &[Defect] = &[
     },
     Defect {
         what: "those who wait sleep through a suspension of the machine",
-        file: "pursuit.rs",
+        file: "pursuit/stop.rs",
         sound: "() = roused => (),",
         broken: "",
         test: "a_suspended_machine_wakes_who_waits",
@@ -244,7 +244,7 @@ pub(crate) const DEFECTS: &[Defect] = &[
     },
     Defect {
         what: "a backend that is silent is waited for too long",
-        file: "pursuit.rs",
+        file: "pursuit/stop.rs",
         sound: "self.progress.unanswered.map(|since| since + self.claim.ttl())",
         broken: "self.progress.unanswered.map(|since| since + self.claim.ttl() * 100)",
         test: "a_backend_that_never_answers_is_unreachable_within_a_lease",
@@ -392,7 +392,7 @@ pub(crate) const DEFECTS: &[Defect] = &[
     },
     Defect {
         what: "a fair lock that gets a lease is not fair any more",
-        file: "lock.rs",
+        file: "lock/promises.rs",
         sound: "Ok(Lock { engine, name, lease, label, fair, promises: PhantomData })",
         broken: "Ok(Lock { engine, name, lease, label, fair: fair && false, promises: PhantomData })",
         test: "a_fair_lock_is_fair_whatever_else_it_is",
@@ -553,7 +553,7 @@ pub(crate) const DEFECTS: &[Defect] = &[
     },
     Defect {
         what: "an ask that may have been carried out is said not to have been",
-        file: "pursuit.rs",
+        file: "pursuit/stop.rs",
         sound: "Some(over) => Stop::Silence { kind: ErrorKind::Unknown, over },",
         broken: "Some(over) => Stop::Silence { kind: ErrorKind::Unreachable, over },",
         test: "a_backend_that_never_answers_is_unreachable_within_a_lease",
@@ -589,7 +589,7 @@ pub(crate) const DEFECTS: &[Defect] = &[
     },
     Defect {
         what: "a silence that nobody could have heard counts for those behind",
-        file: "pursuit.rs",
+        file: "pursuit/stop.rs",
         sound: "ticket.stood_still_until(now);",
         broken: "_ = (ticket, now);",
         test: "those_behind_have_not_heard_a_silence_while_the_machine_was_suspended",
@@ -603,7 +603,7 @@ pub(crate) const DEFECTS: &[Defect] = &[
     },
     Defect {
         what: "a silence that nobody could have heard counts",
-        file: "pursuit.rs",
+        file: "pursuit/stop.rs",
         sound: "if now <= over + LATE {",
         broken: "if now >= over {",
         test: "a_machine_that_was_suspended_during_an_ask_has_not_heard_a_silence",
