@@ -24,7 +24,7 @@ pub use crate::clock::{Clock, Instant};
 pub use crate::inspect::Inspect;
 pub use crate::pace::spread;
 pub use crate::parameters::CALL_LIMIT;
-use crate::{Capabilities, FencingToken};
+use crate::{BoxError, Capabilities, FencingToken};
 pub use backoff::Backoff;
 pub use blocking::{blocking, look_up, start_blocking};
 pub use call_limit::CallLimit;
@@ -402,15 +402,12 @@ pub enum Change {
 #[error("{kind}")]
 pub struct DriverError {
     kind: ErrorKind,
-    source: Box<dyn std::error::Error + Send + Sync>,
+    source: BoxError,
 }
 
 impl DriverError {
     /// A failure of this kind, with what the client library said, or a text.
-    pub fn new(
-        kind: ErrorKind,
-        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
-    ) -> Self {
+    pub fn new(kind: ErrorKind, source: impl Into<BoxError>) -> Self {
         Self { kind, source: source.into() }
     }
 
@@ -430,7 +427,7 @@ impl DriverError {
     }
 
     /// What the client library said.
-    pub fn into_source(self) -> Box<dyn std::error::Error + Send + Sync> {
+    pub fn into_source(self) -> BoxError {
         self.source
     }
 }

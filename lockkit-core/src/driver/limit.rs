@@ -4,7 +4,8 @@ use tokio::time::{Instant, Timeout, timeout_at};
 
 use crate::clock::FAR;
 
-/// How long all requests of one call may take together: for drivers that send several.
+/// How long all requests of one call may take together, from when this is made: for drivers that send
+/// several. How long that is for a claim, [`CallLimit`](super::CallLimit) tells.
 ///
 /// ```
 /// use std::time::Duration;
