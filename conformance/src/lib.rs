@@ -29,6 +29,7 @@ mod connection;
 mod names;
 mod required;
 mod run;
+mod setup;
 mod suite;
 
 pub use checks::{Check, Need};

@@ -8,7 +8,8 @@ use std::{fmt, io};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::checks::{Check, Need};
-use crate::context::{Context, Setup, Stop, Verdict};
+use crate::context::{Context, Stop, Verdict};
+use crate::setup::Setup;
 
 /// How often a check is tried while the machine is too busy to judge by.
 const TRIES: usize = 4;

@@ -8,9 +8,10 @@ use lockkit_core::driver::Driver;
 use lockkit_core::{BoxError, Capabilities, LockName, Namespace};
 
 use crate::checks::{ALL, Check};
-use crate::context::{Hook, Setup, Stop};
+use crate::context::Stop;
 use crate::required;
 use crate::run::run;
+use crate::setup::{Hook, Setup};
 
 /// The checks, aimed at one driver.
 ///
