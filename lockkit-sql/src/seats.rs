@@ -1,56 +1,18 @@
 //! A few connections to a server, each used for one request after another.
 
-use std::fmt;
+mod pool;
+mod seat;
+mod source;
+
 use std::sync::Arc;
 
 use lockkit_core::driver::Limit;
-use sqlx::Connection;
-use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
-use tokio::time::{Duration, timeout};
+use tokio::sync::{AcquireError, Semaphore};
 
 use self::pool::Pool;
-
-mod pool;
-
-/// Where connections come from.
-pub(crate) trait Source: Clone + fmt::Debug + fmt::Display + Send + Sync + 'static {
-    type Connection: fmt::Debug + Send + 'static;
-    type Failure: Failing + Clone + fmt::Debug + From<NoSeat>;
-
-    /// Opens a connection, or gives up by itself.
-    fn connect(&self) -> impl Future<Output = Result<Self::Connection, Self::Failure>> + Send;
-
-    /// Says goodbye.
-    fn close(connection: Self::Connection) -> impl Future<Output = ()> + Send;
-}
-
-/// What goes wrong between us and a server.
-pub(crate) trait Failing: fmt::Display + Sized + Send + 'static {
-    /// There was no connection for that long; `last` is how the last attempt went.
-    fn no_connection(limit: Duration, last: Option<Self>) -> Self;
-
-    /// Whether waiting for another connection does not help.
-    fn is_lasting(&self) -> bool;
-}
-
-/// Why a request has nowhere to sit.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum NoSeat {
-    /// All seats are taken.
-    Busy,
-    /// There are no seats any more.
-    Closed,
-}
-
-/// Spares the server a line in its log.
-pub(crate) async fn say_goodbye(connection: impl Connection) {
-    const LIMIT: Duration = Duration::from_secs(1);
-    match timeout(LIMIT, connection.close()).await {
-        Ok(Ok(())) => (),
-        Ok(Err(error)) => tracing::debug!(%error, "a connection was not closed in order"),
-        Err(_) => tracing::debug!("a connection was not closed within {LIMIT:?}"),
-    }
-}
+use self::seat::Permits;
+pub(crate) use self::seat::Seat;
+pub(crate) use self::source::{Failing, NoSeat, Source, say_goodbye};
 
 /// The connections of one driver.
 ///
@@ -108,8 +70,7 @@ impl<S: Source> Seats<S> {
         let permits = limit.bound(self.wait(urgency)).await;
         let permits = permits.map_err(|_| NoSeat::Busy)?.map_err(|_| NoSeat::Closed)?;
         let (connection, is_older) = self.pool.connection(limit).await?;
-        let seat = Seat { pool: &self.pool, left: None, is_older, others: 0, _permits: permits };
-        Ok((seat, connection))
+        Ok((Seat::new(&self.pool, is_older, permits), connection))
     }
 
     pub(crate) fn source(&self) -> &S {
@@ -154,67 +115,6 @@ impl<S: Source> Drop for Seats<S> {
     fn drop(&mut self) {
         // This also drops the connections that are being made.
         self.pool.close();
-    }
-}
-
-type Permits<'a> = [Option<SemaphorePermit<'a>>; 3];
-
-/// The right to use one connection.
-#[derive(Debug)]
-pub(crate) struct Seat<'a, S: Source> {
-    pool: &'a Arc<Pool<S>>,
-    /// The connection, once it was given back.
-    left: Option<S::Connection>,
-    /// Whether the connection is older than the request.
-    is_older: bool,
-    /// How many others have come in its place.
-    others: u32,
-    _permits: Permits<'a>,
-}
-
-impl<S: Source> Seat<'_, S> {
-    /// Leaves the connection for the next request.
-    pub(crate) fn give_back(mut self, connection: S::Connection) {
-        self.left = Some(connection);
-    }
-
-    /// Notes that the connection was of no use to this request. If it was made for it, that counts as
-    /// a failed attempt to connect, so that the next one pauses.
-    pub(crate) fn was_in_vain(&self, failure: &S::Failure) {
-        if !self.is_older {
-            self.pool.note_failure(failure.clone());
-        }
-    }
-
-    /// Another connection in place of one that has ended, if that one was not made for this
-    /// request, so that nobody could have seen its end before. The other may be one that was given
-    /// back just now, and have ended as well: there are two at most. `None` if there is none in
-    /// time.
-    pub(crate) async fn another(&mut self, limit: Limit) -> Option<S::Connection> {
-        const MOST: u32 = 2;
-        if !self.is_older || self.others == MOST {
-            return None;
-        }
-        self.others += 1;
-        match self.pool.connection(limit).await {
-            Ok((connection, is_older)) => {
-                self.is_older = is_older;
-                Some(connection)
-            }
-            Err(failure) => {
-                let endpoint = self.pool.source();
-                tracing::debug!(%endpoint, %failure, "no other connection");
-                None
-            }
-        }
-    }
-}
-
-impl<S: Source> Drop for Seat<'_, S> {
-    fn drop(&mut self) {
-        if let Some(connection) = self.left.take() {
-            self.pool.take_back(connection);
-        }
     }
 }
 
