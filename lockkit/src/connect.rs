@@ -1,8 +1,9 @@
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use lockkit_core::driver::{Driver, DriverError, ErrorKind};
-use lockkit_core::{BackendUrl, Capabilities, Error, Locker, Parameter, Result, memory};
+use lockkit_core::{BackendUrl, BoxError, Capabilities, Error, Locker, Parameter, Result, memory};
 use tokio::runtime::Handle;
 
 /// How long connecting may take.
@@ -24,7 +25,8 @@ const LIMIT: Duration = Duration::from_secs(5);
 ///
 /// [`Error::Config`] for a URL that cannot be used, a scheme that is unknown, a scheme whose
 /// feature (of the same name) is off, and outside a tokio runtime; [`Error::Unreachable`] after 5
-/// seconds at the latest; and whatever else the driver says.
+/// seconds at the latest; and whatever else the driver says. Among the sources of an error of a server
+/// is the URL, without its passwords.
 ///
 /// # Panics
 ///
@@ -61,8 +63,43 @@ pub async fn connect_url(url: &BackendUrl) -> Result<Locker> {
     let driver = tokio::time::timeout(LIMIT, driver(url)).await.unwrap_or_else(|_| {
         let late = format!("no answer within {LIMIT:?}");
         Err(Error::connecting(backend.scheme, DriverError::new(ErrorKind::Unreachable, late)))
-    })?;
-    Locker::from_url(driver, url)
+    });
+    Locker::from_url(driver.map_err(|error| error_at(url, error))?, url)
+}
+
+/// The error of a backend that was to be connected, with the URL among its sources: what a server's
+/// client says may be as little as "connection refused". Where locks are files, the path is there.
+fn error_at(url: &BackendUrl, mut error: Error) -> Error {
+    if let Error::Unreachable(failure)
+    | Error::Denied(failure)
+    | Error::Capacity(failure)
+    | Error::Foreign(failure)
+    | Error::Misconfigured(failure) = &mut error
+        && !matches!(scheme(url), "file" | "sqlite")
+    {
+        let source = std::mem::replace(&mut failure.source, BoxError::from(""));
+        failure.source = Box::new(At { url: url.to_string(), source });
+    }
+    error
+}
+
+/// What was said by the backend of this URL.
+#[derive(Debug)]
+struct At {
+    url: String,
+    source: BoxError,
+}
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.url)
+    }
+}
+
+impl std::error::Error for At {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&*self.source)
+    }
 }
 
 /// The scheme under which the backend of the URL stands in the table.
