@@ -14,7 +14,8 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// what was attempted; an error about a URL, an option or the whole locker names that.
 ///
 /// ```
-/// use lockkit_core::{Error, Lock, LockGuard};
+/// # use lockkit_core as lockkit;
+/// use lockkit::{Error, Lock, LockGuard};
 ///
 /// /// `None` if it is to be tried again later.
 /// async fn enter(lock: &Lock) -> Result<Option<LockGuard>, Error> {

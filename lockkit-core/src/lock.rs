@@ -226,15 +226,15 @@ impl<O: 'static, E: 'static> Lock<O, E> {
     /// not wait, and is told that the lock is taken.
     ///
     /// ```
-    /// # use lockkit_core::{AcquireOptions, Lock, Locker, Owner, memory::MemoryDriver};
-    /// async fn pay(account: &Lock, owner: &Owner) -> lockkit_core::Result<()> {
+    /// # use lockkit_core::{self as lockkit, AcquireOptions, Lock, Locker, Owner, memory::MemoryDriver};
+    /// async fn pay(account: &Lock, owner: &Owner) -> lockkit::Result<()> {
     ///     let guard = account.acquire_as(owner, AcquireOptions::new()).await?;
     ///     // Has the lock already, for the same owner.
     ///     note(account, owner).await?;
     ///     guard.release().await
     /// }
     ///
-    /// async fn note(account: &Lock, owner: &Owner) -> lockkit_core::Result<()> {
+    /// async fn note(account: &Lock, owner: &Owner) -> lockkit::Result<()> {
     ///     let guard = account.acquire_as(owner, AcquireOptions::new()).await?;
     ///     // ...
     ///     guard.release().await
@@ -331,12 +331,12 @@ impl<O: 'static, E: 'static> Lock<O, E> {
     /// owner that has the lock already is begun at once, and the lock stays held after it.
     ///
     /// ```
-    /// # use lockkit_core::{AcquireOptions, Lock, Locker, Owner, memory::MemoryDriver};
-    /// async fn pay(account: &Lock, owner: &Owner) -> lockkit_core::Result<()> {
+    /// # use lockkit_core::{self as lockkit, AcquireOptions, Lock, Locker, Owner, memory::MemoryDriver};
+    /// async fn pay(account: &Lock, owner: &Owner) -> lockkit::Result<()> {
     ///     account.run_as(owner, AcquireOptions::new(), async |_| note(account, owner).await).await?
     /// }
     ///
-    /// async fn note(account: &Lock, owner: &Owner) -> lockkit_core::Result<()> {
+    /// async fn note(account: &Lock, owner: &Owner) -> lockkit::Result<()> {
     ///     account.run_as(owner, AcquireOptions::new(), async |_| println!("paid")).await
     /// }
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkit_core::Result<()> {

@@ -8,7 +8,8 @@
 //! what remembers them for longer, as a database does, with locks of another backend.
 //!
 //! ```
-//! use lockkit_core::{Locker, memory::MemoryDriver};
+//! # use lockkit_core as lockkit;
+//! use lockkit::{Locker, memory::MemoryDriver};
 //!
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkit_core::Result<()> {
 //! let guard = Locker::new(MemoryDriver::new()).lock("orders/42")?.acquire().await?;

@@ -62,9 +62,9 @@ pub trait ReentrantLock: DistributedLock {
 /// one.
 ///
 /// ```
-/// # use lockkit_core::{FairLock, LockExt as _, Locker, memory::MemoryDriver};
+/// # use lockkit_core::{self as lockkit, FairLock, LockExt as _, Locker, memory::MemoryDriver};
 /// // Whoever came first buys first: with another kind of lock this is not compiled.
-/// async fn sell(tickets: &dyn FairLock) -> lockkit_core::Result<()> {
+/// async fn sell(tickets: &dyn FairLock) -> lockkit::Result<()> {
 ///     tickets.acquire().await?.release().await
 /// }
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> lockkit_core::Result<()> {
@@ -97,9 +97,10 @@ pub trait LeasedLock: DistributedLock {
 /// The everyday methods of [`Lock`](crate::Lock) for every lock, even behind `dyn`.
 ///
 /// ```
-/// use lockkit_core::{DistributedLock, LockExt as _};
+/// # use lockkit_core as lockkit;
+/// use lockkit::{DistributedLock, LockExt as _};
 ///
-/// async fn tidy_up(lock: &dyn DistributedLock) -> lockkit_core::Result<()> {
+/// async fn tidy_up(lock: &dyn DistributedLock) -> lockkit::Result<()> {
 ///     match lock.try_acquire().await? {
 ///         Some(guard) => guard.release().await,
 ///         None => Ok(()), // somebody else does it

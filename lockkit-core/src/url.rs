@@ -22,8 +22,9 @@ use crate::{Error, Result};
 /// whatever looks like a secret among the parameters.
 ///
 /// ```
-/// # fn main() -> lockkit_core::Result<()> {
-/// let url: lockkit_core::BackendUrl = "redis://me:secret@[::1]:7000,other/0?ttl=10s".parse()?;
+/// # use lockkit_core as lockkit;
+/// # fn main() -> lockkit::Result<()> {
+/// let url: lockkit::BackendUrl = "redis://me:secret@[::1]:7000,other/0?ttl=10s".parse()?;
 /// assert_eq!(url.hosts()[0].name(), "::1");
 /// assert_eq!(url.hosts()[1].port(), None);
 /// assert_eq!(url.to_string(), "redis://me:***@[::1]:7000,other/0?ttl=10s");
