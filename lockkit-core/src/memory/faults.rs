@@ -91,7 +91,8 @@ pub enum Fault {
     Delay(Duration),
     /// It is carried out at once and answered this much later, if the call limit allows.
     DelayAnswer(Duration),
-    /// It is carried out and never answered, in breach of the driver's contract.
+    /// It is carried out and never answered, in breach of the driver's contract. Whoever acquires
+    /// or holds the lock is told within a lease; whoever awaits a release waits for ever.
     Hang,
 }
 
