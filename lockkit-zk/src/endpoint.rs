@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use lockkit_core::driver::{Clock, Limit, dial_first, look_up};
+use lockkit_core::driver::{Backoff, Clock, Limit, dial_first, look_up};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
@@ -25,8 +25,6 @@ const TICK_LIMIT: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(3);
 /// How long the other servers are waited for once one has said what it grants, at most.
 const LAG: Duration = Duration::from_millis(500);
-/// How long to wait before the next attempt.
-const PAUSE: Duration = Duration::from_millis(50);
 /// How long a server may take to answer a four-letter command.
 const COMMAND_LIMIT: Duration = Duration::from_secs(2);
 /// The same while connecting, unless both ends have to agree on TLS first: a server that hangs must
@@ -84,13 +82,14 @@ impl Endpoint {
     ///
     /// `last_tick` is that of the session before, for servers that do not tell theirs in time.
     pub(crate) async fn open(&self, last_tick: Option<Duration>) -> Result<Session, Failure> {
-        let mut last = Failure::NoAnswer(CONNECT_LIMIT);
+        let (mut last, mut backoff) = (Failure::NoAnswer(CONNECT_LIMIT), Backoff::default());
         let opening = async {
             loop {
                 match self.try_open(last_tick).await {
                     Err(failure) if self.hosts.len() > 1 && !failure.is_lasting() => {
                         last = failure;
-                        sleep(PAUSE).await;
+                        backoff.failed();
+                        sleep(backoff.pause()).await;
                     }
                     opened => return opened,
                 }
@@ -434,6 +433,35 @@ mod tests {
         };
         let both = async { tokio::join!(endpoint.ask_at(addresses, "host", b"ruok"), answer).0 };
         assert_eq!(timeout(COMMAND_LIMIT, both).await.unwrap().unwrap(), b"imok");
+    }
+
+    /// They accept connections, and end them.
+    #[tokio::test]
+    async fn servers_that_turn_everybody_away_are_asked_less_and_less_often() {
+        let servers = [
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap(),
+            TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap(),
+        ];
+        let host =
+            |server: &TcpListener| ("127.0.0.1".to_owned(), server.local_addr().unwrap().port());
+        let hosts = servers.iter().map(host).collect();
+        let tick = Some(Duration::from_millis(200));
+        let endpoint = Endpoint::new(hosts, None, Duration::from_secs(3), tick, None);
+        let mut asked = 0;
+        let serving = async {
+            loop {
+                tokio::select! {
+                    accepted = servers[0].accept() => drop(accepted.unwrap()),
+                    accepted = servers[1].accept() => drop(accepted.unwrap()),
+                }
+                asked += 1;
+            }
+        };
+        tokio::select! {
+            opened = endpoint.open(None) => assert!(opened.is_err()),
+            () = serving => (),
+        }
+        assert!((4..60).contains(&asked), "{asked}");
     }
 
     #[test]
