@@ -114,8 +114,9 @@ table! {
         asking::claims_over_one_connection_get_one_grant [] "Of 8 claims that ask at the same time over one connection, one gets the lock.";
         asking::claims_to_what_ran_out_get_one_grant [Lease] "Of 8 claims that ask at the same time for a lock whose lease ran out, one gets it.";
         asking::a_repeated_ask_is_the_same_grant [] "A claim that asks again for what it holds gets it again, with the same token.";
+        asking::a_repeated_ask_is_no_newcomer [Order] "A claim that asks again for what it holds gets it again while a fair claim waits, which keeps its place.";
         asking::an_ask_after_release_is_a_new_grant [] "A claim that asks again after its release gets the lock anew, with a higher token.";
-        asking::an_ask_after_expiry_is_a_new_grant [Lease] "A claim that asks again after its lease ran out gets the lock anew, with a higher token than whoever had it in between, and is told no more of the hold before.";
+        asking::an_ask_after_expiry_is_a_new_grant [Lease] "A claim that asks again after its lease ran out gets the lock anew, with a higher token than before, and than whoever had it in between, and is told no more of the hold before.";
         asking::a_try_leaves_nothing [] "A refused claim that does not wait is not waited for.";
         releasing::a_release_frees [] "A released lock can be taken at once over another connection.";
         releasing::release_answers_whether_it_freed [] "A release is answered `Freed` by a holder's first and `NotHeld` by all others.";
@@ -171,6 +172,7 @@ table! {
         waiting::a_waiter_keeps_its_place [Order, Lease] "A waiter that goes on asking keeps its place for many leases.";
         sharing::places_of_one_connection_are_in_order [Order] "Fair claims of one connection are served in the order of their first asks, also after one of them gave up.";
         sharing::who_shares_a_connection_is_told_in_turn [Order, Notification] "Fair claims that listen over one connection each hear when it is their turn, also after one of them gave up, or as another comes.";
+        sharing::who_shares_a_connection_is_told_after_another_gave_up [Notification] "Of two that wait for a lock over one connection, fair or not, each is told of a release after the other gave up.";
         waiting::a_try_does_not_overtake_the_queue [Order] "While a fair claim waits, a claim that does not wait is refused.";
         waiting::a_try_does_not_overtake_at_the_end_of_a_lease [Order, Lease] "A lock whose lease runs out goes to the fair claim that has waited longest, and not to who asks first.";
         waiting::a_plain_waiter_does_not_overtake_the_queue [Order] "While a fair claim waits, a later waiter that is not fair is refused.";
@@ -189,14 +191,15 @@ table! {
         tokens::tokens_rise_over_a_restart [Fencing, Restart] "Tokens go on rising when the backend was restarted in between.";
         tokens::a_renewal_keeps_the_token [Fencing] "A renewal does not change the token of the hold.";
         tokens::a_pushed_grant_has_a_token_of_its_own [Fencing, Notification] "A grant that a waiter is told of has a higher token than the hold before, and the same as when the waiter asks again.";
-        names::different_names_are_different_locks [] "Of 200 awkward names that differ in little, each is a lock of its own: all can be held at once.";
+        names::different_names_are_different_locks [] "Of 200 awkward names that differ in little, some of them as long as can be, each is a lock of its own: all can be held at once.";
+        names::different_names_have_different_queues [Order] "Who waits for a lock of an awkward name gets it, whoever has waited for others for longer.";
         names::the_same_name_is_the_same_lock [] "Of 200 awkward names, each is the same lock for every connection.";
         names::namespaces_are_apart [] "The same names in other namespaces are other locks, also for who looks and breaks, however name and namespace are joined.";
         names::names_are_never_code [] "Names that look like statements or patterns touch nothing but their own lock.";
         names::a_release_is_heard_of_whatever_the_name [Notification] "Of awkward names, and in long namespaces, each release is heard of by who waits for that lock.";
         inspection::a_hold_is_seen [Inspection] "A hold is seen from every connection, with its owner, label and token.";
         inspection::labels_are_kept_as_given [Inspection] "The labels of holders and waiters are seen as they were given, to the last byte.";
-        inspection::times_of_a_hold_are_right [Inspection] "A hold is seen to last since its grant, whatever was renewed, and a lease to end when it would.";
+        inspection::times_of_a_hold_are_right [Inspection] "A hold is seen to last since its grant, whatever was renewed and whoever had the lock before, and a lease to end when it would.";
         inspection::a_released_lock_is_seen_free [Inspection] "A lock that was never asked for or that was released is seen free.";
         inspection::a_lease_that_ran_out_is_seen_free [Inspection, Lease] "A lock whose lease ran out is seen free, and there is nothing to break.";
         inspection::places_are_seen_in_order [Inspection, Order] "Waiters are seen in the order in which they will be served.";

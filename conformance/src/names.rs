@@ -57,6 +57,10 @@ pub(crate) fn awkward() -> Vec<String> {
             names.push(format!("@{}{last}", "x".repeat(length - TAG - 1)));
         }
     }
+    // As long as can be, and longer where such letters are encoded.
+    for last in ["\u{fc}", "\u{f6}"] {
+        names.push(format!("@{}{last}", "\u{fc}".repeat((LockName::MAX_LEN - TAG) / 2 - 1)));
+    }
     names.extend(ALIKE.iter().copied().map(String::from));
     // Every printable character, at the end and at the beginning.
     for c in (' '..='~').filter(|c| *c != '@') {

@@ -51,9 +51,10 @@ pub use turnstile::Turnstile;
 /// enforces it.
 ///
 /// - **Idempotent.** Repeating a method for one claim ends in the same state. A repeated ask gets
-///   the same token while that grant stands (`a_repeated_ask_is_the_same_grant`); after a release
-///   or an expiry, an ask by the same claim is a new grant with a higher token
-///   (`an_ask_after_release_is_a_new_grant`, `an_ask_after_expiry_is_a_new_grant`).
+///   the same token while that grant stands (`a_repeated_ask_is_the_same_grant`), also while others
+///   wait in order (`a_repeated_ask_is_no_newcomer`); after a release or an expiry, an ask by the
+///   same claim is a new grant with a higher token (`an_ask_after_release_is_a_new_grant`,
+///   `an_ask_after_expiry_is_a_new_grant`).
 /// - **Owner-only.** `release` works after any outcome, even an unknown one, and touches nothing of
 ///   another owner (`only_the_owner_releases`, `release_before_any_ask_is_harmless`). A stale claim
 ///   can neither renew nor release, and `renew` never re-creates a hold (`only_the_owner_renews`,
@@ -84,15 +85,17 @@ pub use turnstile::Turnstile;
 ///   `a_release_is_heard_of_whatever_the_name`, `silence_while_nothing_changes`). The same goes for
 ///   a subscription that stands again after a cut, for those who were refused before that
 ///   (`a_release_during_a_cut_is_not_missed`) and those who are refused later
-///   (`a_release_after_a_cut_is_heard_of`). Of the waiters without a place, a release need tell only
-///   one, and the next release another: [`Taken::ask_within`] bounds what the death of that one
-///   costs. A driver that tells them all answers [`Change::Freed`].
+///   (`a_release_after_a_cut_is_heard_of`). That one claim stops listening is nothing to others of
+///   its connection (`who_shares_a_connection_is_told_after_another_gave_up`). Of the
+///   waiters without a place, a release need tell only one, and the next release another:
+///   [`Taken::ask_within`] bounds what the death of that one costs. A driver that tells them all
+///   answers [`Change::Freed`].
 /// - **Fair.** Order is by arrival of the first ask at the backend (`places_are_served_in_order`).
 ///   Each claim has a place of its own, even among those of one connection
-///   (`places_of_one_connection_are_in_order`, `who_shares_a_connection_is_told_in_turn`). Every
-///   ask and every release respects an existing queue in the same script or statement: while a fair
-///   claim waits, a plain one is refused, even one that does not wait
-///   (`a_try_does_not_overtake_the_queue`).
+///   (`places_of_one_connection_are_in_order`, `who_shares_a_connection_is_told_in_turn`), and each
+///   lock has a queue of its own (`different_names_have_different_queues`). Every ask and every
+///   release respects an existing queue in the same script or statement: while a fair claim waits, a
+///   plain one is refused, even one that does not wait (`a_try_does_not_overtake_the_queue`).
 /// - **Hand-over.** [`Change::Granted`] is good for a lease that began, on the server's clock, at
 ///   the grantee's last ask that was answered [`Attempt::Taken`], never for a fresh one
 ///   (`a_pushed_grant_lasts_from_the_last_ask`). A refusal voids every grant pushed before it

@@ -64,6 +64,8 @@ struct State {
     /// How many asks of each owner were answered with a grant.
     granted: HashMap<OwnerId, usize>,
     first_grants: HashMap<OwnerId, Grant>,
+    /// When each lock was first held.
+    first_granted: HashMap<LockName, Instant>,
     old_pushes: HashMap<OwnerId, Grant>,
     asked: HashSet<OwnerId>,
     released: HashSet<OwnerId>,
@@ -99,6 +101,8 @@ struct State {
     arrivals: HashMap<LockName, Vec<OwnerId>>,
     /// Who has asked for which lock, in order of the first ask.
     comers: HashMap<LockName, Vec<OwnerId>>,
+    /// How many had asked for anything before each owner did.
+    first_asked: HashMap<OwnerId, usize>,
     /// Who was told of a grant.
     pushed: HashSet<OwnerId>,
     /// Whose hold ran out, and was followed by another's.
@@ -139,6 +143,7 @@ impl Server {
             tokens: AtomicU64::new(0),
             fresh: Mutex::default(),
             listeners: Mutex::default(),
+            listened_to: watch::Sender::default(),
             closes: AtomicU64::new(0),
             has_given_up: AtomicBool::new(false),
             is_unread: AtomicBool::new(false),
@@ -204,6 +209,13 @@ impl Server {
             Some(Defect::CutsNames) => {
                 (name.namespace().clone(), text[..text.floor_char_boundary(64)].into())
             }
+            Some(Defect::CutsEncodedNames) => {
+                (name.namespace().clone(), cut_when_encoded(text, 1024).into())
+            }
+            Some(Defect::CutsKeys) => {
+                let room = 560 - name.namespace().as_str().len();
+                (name.namespace().clone(), text[..text.floor_char_boundary(room)].into())
+            }
             Some(Defect::TrimsNames) => (name.namespace().clone(), text.trim_end().into()),
             Some(Defect::Normalises) => {
                 (name.namespace().clone(), text.replace("e\u{301}", "\u{e9}"))
@@ -246,6 +258,8 @@ pub(crate) struct Broken {
     fresh: Mutex<HashSet<OwnerId>>,
     /// How often anybody began to listen.
     listeners: Mutex<HashMap<LockName, watch::Sender<u64>>>,
+    /// What some who are not fair wait for, until one of them gives up.
+    listened_to: watch::Sender<HashSet<LockName>>,
     closes: AtomicU64,
     /// Whether it once had no answer.
     has_given_up: AtomicBool,
@@ -629,6 +643,8 @@ impl Broken {
 
     fn note_comer(&self, claim: &Claim) {
         let mut state = self.state();
+        let number = state.first_asked.len();
+        state.first_asked.entry(claim.owner()).or_insert(number);
         let comers = state.comers.entry(claim.name().clone()).or_default();
         if !comers.contains(&claim.owner()) {
             comers.push(claim.owner());
@@ -671,6 +687,7 @@ impl Broken {
         {
             state.overtaken.insert(before.owner());
         }
+        let is_its_last = before.as_ref().is_some_and(|(holder, _)| holder.owner() == owner);
         let token = grant.fencing_token().map_or(1, FencingToken::get);
         let last = state.last_token.max(1);
         state.last_token = state.last_token.max(token);
@@ -678,6 +695,11 @@ impl Broken {
         if expired && self.has(Defect::TokensRestartOnExpiry) {
             state.restarted_at.insert(claim.name().clone(), token - 1);
         }
+        let own = state.told.get(&owner).copied().flatten().map(FencingToken::get);
+        let token = match (self.server.defect, own) {
+            (Some(Defect::OldTokenOfTheExpired), Some(own)) if is_its_last => own,
+            _ => token,
+        };
         let token = match self.server.defect {
             Some(Defect::OneToken) => 1,
             Some(Defect::OldTokenInOrder) if claim.is_fair() => last,
@@ -716,6 +738,7 @@ impl Broken {
             _ => grant,
         };
         state.told.insert(owner, grant.fencing_token());
+        state.first_granted.entry(claim.name().clone()).or_insert(claim.now());
         state.last_holders.insert(claim.name().clone(), claim.clone());
         grant
     }
@@ -803,6 +826,22 @@ impl Driver for Broken {
             }
             Some(Defect::RefusesRetries) if self.is_holder(claim) => {
                 return Ok(Attempt::Taken(Taken::new()));
+            }
+            Some(Defect::RefusesRetriesBeforeAQueue)
+                if claim.is_fair()
+                    && self.is_holder(claim)
+                    && !self.waiters(claim.name()).is_empty() =>
+            {
+                return Ok(Attempt::Taken(Taken::new()));
+            }
+            Some(Defect::QueuesIgnoreCase | Defect::QueuesIgnoreNamespaces)
+                if claim.is_fair() && self.is_behind_a_stranger(claim) =>
+            {
+                self.note_refusal(claim);
+                return Ok(Attempt::Taken(Taken::new()));
+            }
+            Some(Defect::LeavingEndsListening) if claim.waits() && !claim.is_fair() => {
+                self.listened_to.send_modify(|names| _ = names.insert(claim.name().clone()));
             }
             Some(Defect::NewcomersTakeNews) if claim.is_fair() => self.take_news(claim).await,
             Some(Defect::AnswersRetriesItself) => {
@@ -972,6 +1011,9 @@ impl Driver for Broken {
         self.expire(claim);
         self.keep_count(claim);
         let is_holder = self.is_holder(claim);
+        if !is_holder && self.has_place(claim) {
+            self.listened_to.send_modify(|names| _ = names.remove(claim.name()));
+        }
         match self.server.defect {
             Some(Defect::ReleasesNothing) => return Ok(Release::Freed),
             Some(Defect::CountsAsks) if is_holder => {
@@ -1132,6 +1174,7 @@ impl Driver for Broken {
                 _ => return Change::AskAgain,
             },
             () = self.displaced(claim) => return pending().await,
+            () = self.unsubscribed(claim) => return pending().await,
             change = self.news(claim) => change,
         };
         self.server.speaks().await;
@@ -1204,6 +1247,17 @@ impl Driver for Broken {
             self.server.end_all_holds();
         }
     }
+}
+
+/// The beginning of a name that has at most `limit` bytes with a percent sign and two digits for each
+/// byte that is not ASCII.
+fn cut_when_encoded(name: &str, limit: usize) -> &str {
+    let mut length = 0;
+    let end = name.char_indices().find(|(_, c)| {
+        length += if c.is_ascii() { 1 } else { 3 * c.len_utf8() };
+        length > limit
+    });
+    end.map_or(name, |(at, _)| &name[..at])
 }
 
 fn in_whole_seconds(ttl: Duration) -> Duration {

@@ -46,6 +46,7 @@ defects! {
 
     // Retries.
     RefusesRetries "Refuses a claim what it holds already." "`SET NX` repeated after a time-out; simstudioai/sim#6864, DistributedLock#147";
+    RefusesRetriesBeforeAQueue "Refuses a fair claim what it holds already, while another waits." "a look at the queue that comes before the one at the holder";
     CountsAsks "Counts repeated asks, and frees the lock after as many releases." "redisson#6025";
     LooksThenAsksInTurn "Looks in one request whether the claim holds the lock and writes it down in another, with one call at a time on a connection." "`GET`, a comparison, and `SET` without `NX` where it is one's own";
     NewTokenOnRetry "Draws a new token for each ask of the holder." "an increment that is repeated by a client library";
@@ -125,6 +126,7 @@ defects! {
     ChannelsAreStatements "Tells nobody of news who waits for a name with a double quotation mark." "`LISTEN` put together as a string";
     NewcomersTakeNews "Takes from those who wait, as a fair claim comes, the news that they have not heard." "a note to a process that whoever asks for the next one clears";
     OneListenerAConnection "Tells the last fair claim of a connection that listened, and none of those before." "a table of listeners by lock, in each connection";
+    LeavingEndsListening "Listens no more for a lock, once a waiter of the connection gave up that was not fair." "`UNSUBSCRIBE` from a channel that another waiter listens to as well";
 
     // Places.
     DeadWaitersStay "Keeps the place of a waiter that asks no more." "redisson#1104, redisson#2883: the dead waiters of fair locks";
@@ -134,6 +136,8 @@ defects! {
     PlacesAreShort "Keeps a place for a third of the lease." "a place whose length is a time between asks, without an allowance";
     BackOfTheQueue "Gives a waiter a new place at the back with each ask." "a queue ordered by the time of the last ask";
     PlacesAreSortedAsText "Serves the tenth place before the ninth." "numbers in a column of text; a ZooKeeper sequence without its zeros";
+    QueuesIgnoreCase "Has one queue for names that differ only in their case." "a table of places with another collation than that of the holds";
+    QueuesIgnoreNamespaces "Has one queue for the same name in all namespaces." "a prefix for the key of the lock and none for that of the queue";
     NoPlaces "Lets waiters race for a lock that is declared to be fair." "consul#7523";
     OrdersTheFairOnly "Lets waiters race that are not fair, though the order is declared to be for all." "a queue that one asks for";
     ExpiryForgetsTheQueue "Grants a lock whose lease ran out to whichever waiter asks first." "a queue that is looked at on release only";
@@ -156,6 +160,7 @@ defects! {
     OneToken "Gives every grant the same token." "redlease and others before they counted";
     OldTokenOnNewGrant "Gives a claim its first token again after a release." "a cache of grants by owner";
     OldTokenAfterExpiry "Gives a claim its first token again after its lease ran out." "a cache of grants by owner, which only a release clears";
+    OldTokenOfTheExpired "Gives a claim its last token again after its lease ran out, unless the lock was taken since." "`UPDATE ... WHERE owner = ?` without a look at the expiry";
     PushesTheLastToken "Tells a fair waiter of a grant with the token of the hold before." "a message made before the counter was raised";
     NewTokenAfterAPush "Draws a new token when a waiter asks that was told of its grant." "a hand-over that writes the owner and not the token";
     DrawsTheTokenFirst "Draws the token in one request and takes the lock in another." "`INCR`, and then `SET NX` with the answer";
@@ -171,12 +176,14 @@ defects! {
     // Names.
     IgnoresCase "Folds the case of names." "MySQL's default collation; matrixone#24909";
     CutsNames "Cuts names off after 64 bytes." "MySQL's `GET_LOCK`; php-lock#84, nextras/migrations#57";
+    CutsEncodedNames "Cuts names off after 1,024 bytes of what they are with percent signs." "S3's limit for keys, met by names of which each byte is three";
     NumbersAreNumbers "Takes names that are the same number for the same." "a column without a type, or with the affinity of a number; a YAML key";
     TrimsNames "Ignores blanks at the end of a name." "SQL's comparison of padded strings";
     Normalises "Puts letters and their accents together." "file systems that normalise names";
     JoinsNamespaces "Joins namespace and name with a dot." "a separator that both sides may contain";
     IgnoresNamespaces "Ignores the namespace." "a prefix that is forgotten in one of the requests";
     CutsNamespaces "Cuts namespaces off after 63 bytes." "PostgreSQL's identifiers: schemas and channels";
+    CutsKeys "Cuts namespace and name off after 560 bytes together." "a column that was measured with a short namespace";
     NamesArePatterns "Releases all names that match, taking `*`, `%` and `_` for wildcards." "`LIKE` and `KEYS` where equality is meant";
     NamesAreStatements "Fails on names with a quotation mark." "statements put together as strings";
 
@@ -187,6 +194,7 @@ defects! {
     SeesTheReleased "Tells of the last holder until there is another." "a row that is kept for its token, and read without its state";
     SeesTheExpired "Tells of holders whose leases ran out." "mongo-lock#4: expired locks are there until they are purged";
     CountsFromTheRenewal "Counts from the last renewal for how long a lock is held." "one column for the time of the grant and of the renewal";
+    CountsFromTheFirstGrant "Counts from the first grant of a lock for how long it is held, whoever has it." "`ON CONFLICT ... DO UPDATE` that sets the owner and not the time of the grant";
     CountsFromTheLastAsk "Counts from the last ask for how long a waiter has waited." "one column for the arrival and the time-out of a place";
     SeesNoTimeLeft "Says of every lease that it ends now." "rustfs#5939: each entry of the list has `ttl_secs: 0`";
     SeesPlacesBackwards "Lists places from the last to the first." "a sorted set that is read from the wrong end";

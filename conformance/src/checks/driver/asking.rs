@@ -197,6 +197,28 @@ pub(in crate::checks) async fn a_repeated_ask_is_the_same_grant(context: &Contex
     Ok(())
 }
 
+pub(in crate::checks) async fn a_repeated_ask_is_no_newcomer(context: &Context) -> Verdict {
+    let (holder, waiter) = context.pair().await?;
+    let name = context.name("lock-@")?;
+    for kind in context.kinds() {
+        let (held, waiting) =
+            (kind(Claim::new(name.clone(), context.long())), context.long_claim()?);
+        let waiting = waiting.fair();
+        let first = holder.take(&held).await?.fencing_token();
+        waiter.is_refused(&waiting, "it is held").await?;
+        let Attempt::Granted(again) = holder.try_acquire(&held).await? else {
+            fail!("a holder that asked again was refused while a fair claim waits")
+        };
+        let again = again.fencing_token();
+        ensure!(first == again, "the token was {first:?}, and while another waits {again:?}");
+        waiter.is_refused(&waiting, "it is held; its holder had asked again").await?;
+        holder.release(&held).await?;
+        waiter.take(&waiting).await?;
+        waiter.release(&waiting).await?;
+    }
+    Ok(())
+}
+
 pub(in crate::checks) async fn an_ask_after_release_is_a_new_grant(context: &Context) -> Verdict {
     let (holder, other) = context.pair().await?;
     let claim = context.long_claim()?;
@@ -213,6 +235,14 @@ pub(in crate::checks) async fn an_ask_after_release_is_a_new_grant(context: &Con
 
 pub(in crate::checks) async fn an_ask_after_expiry_is_a_new_grant(context: &Context) -> Verdict {
     let (holder, other) = context.pair().await?;
+    let alone = Claim::new(context.name("alone-@")?, context.ttl());
+    let first = holder.take(&alone).await?.fencing_token();
+    context.outlive(alone.ttl()).await?;
+    let again = holder.take(&alone).await?.fencing_token();
+    ensure!(
+        first.is_none() || first < again,
+        "the token was {first:?}, and on asking again after the lease ran out {again:?}"
+    );
     let (claim, between) = (context.claim()?, context.long_claim()?);
     let first = holder.take(&claim).await?.fencing_token();
     other.ask_until_granted(context, &between, context.expiry(claim.ttl())).await?;

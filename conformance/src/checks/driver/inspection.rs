@@ -68,13 +68,46 @@ pub(in crate::checks) async fn times_of_a_hold_are_right(context: &Context) -> V
     let granted = Period { from: asked, to: claim.now() };
     let mut refreshed = granted;
     has_times(&other, &claim, token, granted, refreshed).await?;
+    let [waiting, next] = [context.claim()?, context.claim()?].map(|it| it.with_ttl(claim.ttl()));
+    let waiting = context.queued(waiting);
     for _ in 0..3 {
+        other.is_refused(&waiting, "it is held").await?;
         tokio::time::sleep(claim.ttl() / 3).await;
         has_times(&other, &claim, token, granted, refreshed).await?;
         let asked = claim.now();
         holder.keep(&claim).await?;
         refreshed = Period { from: asked, to: claim.now() };
         has_times(&other, &claim, token, granted, refreshed).await?;
+    }
+    // Neither who may be handed the lock then nor who takes it after that has held it for as long.
+    let mut before = (&holder, &claim);
+    for (connection, heir) in [(&other, &waiting), (&holder, &next)] {
+        let freed = heir.now();
+        before.0.release(before.1).await?;
+        let token = connection.take(heir).await?.fencing_token();
+        let granted = Period { from: freed, to: heir.now() };
+        // A backend may be told the time of a grant only later, as its holder listens.
+        let listening = async {
+            loop {
+                connection.changed(heir).await;
+                connection.keep(heir).await?;
+            }
+        };
+        let looks = async {
+            loop {
+                match has_times(&other, heir, token, granted, granted).await {
+                    Err(_) if granted.to + heir.ttl() / 2 > heir.now() => {
+                        tokio::time::sleep(heir.ttl() / 50).await;
+                    }
+                    verdict => return verdict,
+                }
+            }
+        };
+        tokio::select! {
+            stop = listening => stop,
+            verdict = looks => verdict,
+        }?;
+        before = (connection, heir);
     }
     Ok(())
 }

@@ -36,31 +36,8 @@ pub(in crate::checks) async fn the_same_name_is_the_same_lock(context: &Context)
 
 pub(in crate::checks) async fn namespaces_are_apart(context: &Context) -> Verdict {
     let (connection, other) = context.pair().await?;
-    let mut held = Vec::new();
-    for (namespace, name) in [
-        ("c-@", "a"),
-        ("C-@", "a"),
-        ("c-@.a", "a"),
-        ("c-@", "a.a"),
-        ("c-@", "a-a"),
-        ("c-@-a", "a"),
-        ("c-@", "a_a"),
-        ("c-@_a", "a"),
-        ("c-@", "a/a"),
-        ("c-@", "a:a"),
-        ("c-@", ":a"),
-        ("c-@", "/a"),
-        ("c-@.", "a"),
-        ("c-@", ".a"),
-        ("c-@-", "a"),
-        ("c-@", "-a"),
-    ] {
-        let namespace = context.namespace_beside(namespace)?;
-        held.push(Claim::new(LockName::new(&namespace, name)?, context.long()));
-    }
-    for namespace in longest_namespaces(context)? {
-        held.push(Claim::new(LockName::new(&namespace, "a")?, context.long()));
-    }
+    let held: Vec<_> =
+        easily_joined(context)?.into_iter().map(|name| Claim::new(name, context.long())).collect();
     for claim in &held {
         let granted = connection.take(claim).await;
         ensure!(granted.is_ok(), "{:?} was refused, although it is not held", claim.name());
@@ -77,6 +54,26 @@ pub(in crate::checks) async fn namespaces_are_apart(context: &Context) -> Verdic
     for claim in held {
         let second = Claim::new(claim.name().clone(), context.long());
         other.is_refused(&second, &format!("{:?} is held", claim.name())).await?;
+    }
+    Ok(())
+}
+
+pub(in crate::checks) async fn different_names_have_different_queues(context: &Context) -> Verdict {
+    let (holder, waiter) = context.pair().await?;
+    let mut locks = Vec::new();
+    for name in awkward(context)?.into_iter().chain(easily_joined(context)?) {
+        let [held, waiting] = [(); 2].map(|()| Claim::new(name.clone(), context.long()));
+        let waiting = waiting.fair();
+        holder.take(&held).await?;
+        waiter.is_refused(&waiting, &format!("{name:?} is held")).await?;
+        locks.push((held, waiting));
+    }
+    // In a queue for several, whoever came last would not be the first.
+    for (held, waiting) in locks.iter().rev() {
+        holder.release(held).await?;
+        let granted = waiter.take(waiting).await;
+        ensure!(granted.is_ok(), "{:?} was refused to the only one who waits for it", held.name());
+        waiter.release(waiting).await?;
     }
     Ok(())
 }
@@ -164,6 +161,40 @@ async fn is_heard_of(
         wait??;
     }
     Ok(())
+}
+
+/// Names that are one lock if namespace and name are joined carelessly, or if either is cut off or
+/// forgotten.
+fn easily_joined(context: &Context) -> Verdict<Vec<LockName>> {
+    let mut names = Vec::new();
+    for (namespace, name) in [
+        ("c-@", "a"),
+        ("C-@", "a"),
+        ("c-@.a", "a"),
+        ("c-@", "a.a"),
+        ("c-@", "a-a"),
+        ("c-@-a", "a"),
+        ("c-@", "a_a"),
+        ("c-@_a", "a"),
+        ("c-@", "a/a"),
+        ("c-@", "a:a"),
+        ("c-@", ":a"),
+        ("c-@", "/a"),
+        ("c-@.", "a"),
+        ("c-@", ".a"),
+        ("c-@-", "a"),
+        ("c-@", "-a"),
+    ] {
+        names.push(LockName::new(&context.namespace_beside(namespace)?, name)?);
+    }
+    for namespace in longest_namespaces(context)? {
+        names.push(LockName::new(&namespace, "a")?);
+        for last in ["x", "y"] {
+            let name = format!("{}{last}", "a".repeat(LockName::MAX_LEN - 1));
+            names.push(LockName::new(&namespace, &name)?);
+        }
+    }
+    Ok(names)
 }
 
 /// Two namespaces that are as long as can be and differ in the last byte.

@@ -62,6 +62,34 @@ pub(in crate::checks) async fn who_shares_a_connection_is_told_in_turn(
     a_newcomer_takes_no_news(context, &holder, &shared).await
 }
 
+pub(in crate::checks) async fn who_shares_a_connection_is_told_after_another_gave_up(
+    context: &Context,
+) -> Verdict {
+    let (holder, shared) = context.pair().await?;
+    for (left, waiting) in context.all_that_wait()?.into_iter().zip(context.all_that_wait()?) {
+        let held = context.long_claim()?;
+        holder.take(&held).await?;
+        shared.is_refused(&left, "it is held").await?;
+        _ = timeout(context.ttl() / 8, shared.changed(&left)).await;
+        let mut taken = shared.is_refused(&waiting, "it is held").await?;
+        // By then it listens.
+        if timeout(context.ttl() / 8, shared.changed(&waiting)).await.is_ok() {
+            taken = shared.is_refused(&waiting, "it is held").await?;
+        }
+        shared.release(&left).await?;
+        holder.release(&held).await?;
+        // It may be one too many to be told for now.
+        if taken.is_unheard() {
+            shared.take(&waiting).await?;
+        } else {
+            let what = "news of a release, for who shares a connection with one that gave up";
+            context.promptly(what, shared.listen_until_granted(&waiting)).await??;
+        }
+        shared.release(&waiting).await?;
+    }
+    Ok(())
+}
+
 /// What is told to one that shares the connection, as another comes. Between the two stands somebody
 /// else, so that both have to be told.
 async fn a_newcomer_takes_no_news(

@@ -90,7 +90,7 @@ impl Inspect for Broken {
         let is_meant = |holder: &Holder| owner.is_none_or(|owner| holder.owner() == owner);
         match self.server.defect {
             Some(Defect::BreaksNothing) => {
-                return Ok(holder.filter(is_meant).map(|holder| self.see(&holder)));
+                return Ok(holder.filter(is_meant).map(|holder| self.see(stored, &holder)));
             }
             Some(Defect::LooksThenBreaks) => {
                 if !holder.as_ref().is_some_and(is_meant) {
@@ -126,7 +126,7 @@ impl Inspect for Broken {
             }
             _ => (),
         }
-        Ok(Some(self.see(&broken)))
+        Ok(Some(self.see(stored, &broken)))
     }
 
     async fn diagnose(&self, namespace: &Namespace) -> Result<Vec<Diagnosis>, DriverError> {
@@ -183,9 +183,13 @@ impl Broken {
             _ => None,
         };
         match (stored.holder(), gone) {
-            (Some(holder), _) => status.held_by(self.see(holder)),
-            (None, Some(gone)) => status
-                .held_by(self.see(&Holder::new(gone.owner()).with_label(gone.label().clone()))),
+            (Some(holder), _) => status.held_by(self.see(stored.name(), holder)),
+            (None, Some(gone)) => {
+                status.held_by(self.see(
+                    stored.name(),
+                    &Holder::new(gone.owner()).with_label(gone.label().clone()),
+                ))
+            }
             (None, None) => status,
         }
     }
@@ -204,7 +208,7 @@ impl Broken {
         }
     }
 
-    fn see(&self, holder: &Holder) -> Holder {
+    fn see(&self, name: &LockName, holder: &Holder) -> Holder {
         let owner = self.original(holder.owner());
         let state = self.state();
         let token = state.told.get(&holder.owner()).copied().unwrap_or(holder.fencing_token());
@@ -215,6 +219,10 @@ impl Broken {
         let held_for = match (self.server.defect, state.renewed.get(&holder.owner())) {
             (Some(Defect::CountsFromTheRenewal), Some(renewed)) => {
                 Some(Clock::system().now().saturating_duration_since(*renewed))
+            }
+            (Some(Defect::CountsFromTheFirstGrant), _) => {
+                let first = state.first_granted.get(name);
+                first.map(|first| Clock::system().now().saturating_duration_since(*first))
             }
             _ => holder.held_for(),
         };

@@ -3,6 +3,7 @@
 use std::future::pending;
 use std::time::Duration;
 
+use lockkit_core::LockName;
 use lockkit_core::driver::{Change, Claim, Driver as _, DriverError, Inspect as _, Release};
 use tokio::time::{sleep, timeout};
 
@@ -59,6 +60,39 @@ impl Broken {
         };
         // The connection outlives its requests.
         _ = listener.wait_for(|count| *count != own).await;
+    }
+
+    /// Resolves when the connection listens no more for what the claim waits for.
+    pub(super) async fn unsubscribed(&self, claim: &Claim) {
+        if !self.has(Defect::LeavingEndsListening)
+            || !claim.waits()
+            || claim.is_fair()
+            || self.is_holder(claim)
+        {
+            return pending().await;
+        }
+        // The connection outlives its requests.
+        _ = self.listened_to.subscribe().wait_for(|names| !names.contains(claim.name())).await;
+    }
+
+    /// Whether a claim to another lock came before this one, and waits in what is the same queue to
+    /// this backend.
+    pub(super) fn is_behind_a_stranger(&self, claim: &Claim) -> bool {
+        let is_same_queue = |other: &LockName| match self.server.defect {
+            Some(Defect::QueuesIgnoreCase) => {
+                other.namespace() == claim.name().namespace()
+                    && other.as_str().to_lowercase() == claim.name().as_str().to_lowercase()
+            }
+            _ => other.as_str() == claim.name().as_str(),
+        };
+        let came = |claim: &Claim| {
+            let state = self.state();
+            state.first_asked.get(&claim.owner()).copied()
+        };
+        let names = self.server.names();
+        let others = names.iter().filter(|name| *name != claim.name() && is_same_queue(name));
+        let mut strangers = others.flat_map(|name| self.waiters(name));
+        strangers.any(|stranger| stranger.is_fair() && came(&stranger) < came(claim))
     }
 
     /// Gives whoever came first a new place if all were numbered in order of arrival, and sorted by
