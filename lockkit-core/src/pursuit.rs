@@ -20,6 +20,7 @@ use crate::options::{Renew, Wait};
 use crate::pace::{courtesy, jitter, spread};
 use crate::progress::Progress;
 use crate::tenure::Vouched;
+use crate::turns::Ticket;
 use crate::{Error, Fairness, Operation, meter};
 
 /// How many waiters of one locker have a place for one lock at the same time, unless they ask to be
@@ -84,6 +85,7 @@ impl<'a> Pursuit<'a> {
             // Until it is this claim's turn, those in front ask for it, too.
             if let Some(ticket) = self.progress.behind() {
                 let stop = {
+                    let mut lets_others_ask = false;
                     // One for the whole wait: another would be the last in the line.
                     let mut turn = pin!(ticket.turn());
                     loop {
@@ -94,9 +96,13 @@ impl<'a> Pursuit<'a> {
                                     break Some(stop);
                                 }
                             }
-                            turn = &mut turn => {
-                                ticket.take(turn);
-                                break None;
+                            turn = &mut turn, if !lets_others_ask => {
+                                if self.can_be_answered_in_time(ticket) {
+                                    ticket.take(turn);
+                                    break None;
+                                }
+                                // They may have more time left.
+                                lets_others_ask = true;
                             }
                         }
                     }
@@ -238,6 +244,14 @@ impl<'a> Pursuit<'a> {
         vouched.is_good_at(self.engine.clock.now()).then_some(Won { grant, vouched })
     }
 
+    /// Whether there is twice as much time left as the last answer took. What is answered too late is of
+    /// no use, and keeps the backend from answering others: in a line that is too long nobody would be
+    /// served, since whoever is next has waited for almost as long as it may.
+    fn can_be_answered_in_time(&self, ticket: &Ticket) -> bool {
+        let Some(deadline) = self.progress.deadline() else { return true };
+        deadline.saturating_duration_since(self.engine.clock.stamp()) >= 2 * ticket.word().took
+    }
+
     fn contend(&mut self) {
         if !std::mem::replace(&mut self.progress.contended, true) {
             tracing::debug!(lock = %self.claim.name(), owner = %self.claim.owner(), "waiting");
@@ -286,7 +300,7 @@ impl<'a> Pursuit<'a> {
         }
         match &self.progress.ticket {
             Some(ticket) if silent => ticket.fails(asked),
-            Some(ticket) => ticket.is_answered(asked),
+            Some(ticket) => ticket.is_answered(asked, self.engine.clock.stamp()),
             None => (),
         }
     }

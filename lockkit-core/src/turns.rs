@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
 
@@ -47,6 +48,8 @@ pub(crate) struct Word {
     pub(crate) failed: bool,
     /// When the last ask left that was answered.
     pub(crate) answered: Option<Instant>,
+    /// How long the last answer took.
+    pub(crate) took: Duration,
 }
 
 impl Turns {
@@ -131,11 +134,13 @@ impl Ticket {
         _ = lock(&self.queue.word).unanswered.get_or_insert(asked);
     }
 
-    /// Tells those behind of the answer to what was asked then: to them it is as good as their own.
-    pub(crate) fn is_answered(&self, asked: Instant) {
+    /// Tells those behind of the answer, at `now`, to what was asked then: to them it is as good as
+    /// their own.
+    pub(crate) fn is_answered(&self, asked: Instant, now: Instant) {
         let mut word = lock(&self.queue.word);
         let answered = word.answered.max(Some(asked));
-        *word = Word { unanswered: None, failed: false, answered };
+        let took = now.saturating_duration_since(asked);
+        *word = Word { unanswered: None, failed: false, answered, took };
     }
 
     /// Tells those behind that there is no answer to what was asked then. Another waiter may have had
@@ -226,19 +231,22 @@ mod tests {
         let name = LockName::new(&Namespace::default(), "a").unwrap();
         let [first, second, third] = [(); 3].map(|()| turns.join(&name, 2));
         let early = Clock::simulated().now();
-        let late = early + Duration::from_secs(1);
+        let [late, latest] = [1, 2].map(|seconds| early + Duration::from_secs(seconds));
         first.asks(early);
         second.asks(late);
         first.fails(early);
-        let silent = Word { unanswered: Some(early), failed: true, answered: None };
+        let silent = Word { unanswered: Some(early), failed: true, ..Word::default() };
         assert_eq!(third.word(), silent);
-        second.is_answered(late);
-        let answered = Word { unanswered: None, failed: false, answered: Some(late) };
+        second.is_answered(late, latest);
+        let answered = Word {
+            answered: Some(late),
+            took: latest.saturating_duration_since(late),
+            ..Word::default()
+        };
         assert_eq!(third.word(), answered);
         // What fails was asked before that.
         first.fails(early);
         assert_eq!(third.word(), Word { unanswered: Some(late), failed: true, ..answered });
-        let latest = late + Duration::from_secs(1);
         first.asks(latest);
         assert_eq!(third.word().unanswered, Some(late));
         second.stood_still_until(latest);

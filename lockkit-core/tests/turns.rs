@@ -144,6 +144,36 @@ async fn settle() {
 }
 
 /// What is refused may have a place, and be handed the lock: so whoever asks has to listen.
+/// Whoever has waited for longest has hardly any time left. If each of them asked in vain, nobody
+/// would be served.
+#[tokio::test(start_paused = true)]
+async fn a_line_that_is_too_long_is_served_as_fast_as_any() {
+    const PATIENCE: Duration = Duration::from_secs(5);
+    let backend = Unordered::default();
+    *backend.health.lock().unwrap() = Health::Slow;
+    let lock = Locker::builder(backend.clone()).ttl(LEASE).build().unwrap().lock("a").unwrap();
+    let mut crowd = JoinSet::new();
+    // Four come in the time in which one is served.
+    for _ in 0..240 {
+        let lock = lock.clone();
+        crowd.spawn(async move {
+            let begun = Instant::now();
+            match lock.acquire_timeout(PATIENCE).await {
+                Ok(guard) => guard.release().await.is_ok(),
+                Err(error) => {
+                    assert!(matches!(error, Error::TimedOut { .. }), "{error:?}");
+                    assert_eq!(begun.elapsed(), PATIENCE);
+                    false
+                }
+            }
+        });
+        sleep(Duration::from_millis(250)).await;
+    }
+    let served = crowd.join_all().await.into_iter().filter(|served| *served).count();
+    assert!(served > 55, "{served} in a minute");
+    assert!(backend.asks.load(Ordering::Relaxed) < 2 * served);
+}
+
 #[tokio::test(start_paused = true)]
 async fn of_a_crowd_that_comes_at_once_one_asks() {
     let backend = Unordered::default();

@@ -588,6 +588,13 @@ pub(crate) const DEFECTS: &[Defect] = &[
         test: "a_front_waiter_that_has_given_up_holds_up_nobody",
     },
     Defect {
+        what: "it is asked for a waiter that has no time left for an answer",
+        file: "pursuit.rs",
+        sound: ">= 2 * ticket.word().took",
+        broken: ">= 0 * ticket.word().took",
+        test: "a_line_that_is_too_long_is_served_as_fast_as_any",
+    },
+    Defect {
         what: "a silence that nobody could have heard counts for those behind",
         file: "pursuit/stop.rs",
         sound: "ticket.stood_still_until(now);",
