@@ -326,6 +326,9 @@ impl Transaction<'_> {
                 if !self.is_silence_for_one(failure) {
                     seats.leave_idle_ones();
                 }
+                if failure.is_refused_write() {
+                    self.seat.was_in_vain(failure);
+                }
                 if self.writes && matches!(failure, Failure::NoAnswer(_)) {
                     self.connections.late.keep(see_through(self.connection));
                 }

@@ -141,9 +141,14 @@ impl Failure {
     pub(super) fn spoils_the_connection(&self) -> bool {
         match self.number() {
             // A primary that was demoted keeps its connections, as does a node without its cluster.
-            Some(number) => ENDED.contains(&number) || NO_WRITES.contains(&number),
+            Some(number) => ENDED.contains(&number) || self.is_refused_write(),
             None => !matches!(self, Self::Found { .. }),
         }
+    }
+
+    /// Whether the server takes no writes.
+    pub(super) fn is_refused_write(&self) -> bool {
+        self.number().is_some_and(|number| NO_WRITES.contains(&number))
     }
 
     /// What the server's answer, or our own refusal, says about the request; none if there was no
