@@ -85,7 +85,8 @@ impl<'a> Pursuit<'a> {
             // Until it is this claim's turn, those in front ask for it, too.
             if let Some(ticket) = self.progress.behind() {
                 let stop = {
-                    let mut lets_others_ask = false;
+                    let is_limited = self.progress.deadline().is_some();
+                    let mut has_stepped_aside = false;
                     // One for the whole wait: another would be the last in the line.
                     let mut turn = pin!(ticket.turn());
                     loop {
@@ -96,13 +97,15 @@ impl<'a> Pursuit<'a> {
                                     break Some(stop);
                                 }
                             }
-                            turn = &mut turn, if !lets_others_ask => {
-                                if self.can_be_answered_in_time(ticket) {
-                                    ticket.take(turn);
+                            its = &mut turn, if !(is_limited && has_stepped_aside) => {
+                                if has_stepped_aside || self.is_in_time(ticket) {
+                                    ticket.take(its);
                                     break None;
                                 }
-                                // They may have more time left.
-                                lets_others_ask = true;
+                                // Others may have more time left.
+                                drop(its);
+                                turn.set(ticket.turn());
+                                has_stepped_aside = true;
                             }
                         }
                     }
@@ -246,10 +249,13 @@ impl<'a> Pursuit<'a> {
 
     /// Whether there is twice as much time left as the last answer took. What is answered too late is of
     /// no use, and keeps the backend from answering others: in a line that is too long nobody would be
-    /// served, since whoever is next has waited for almost as long as it may.
-    fn can_be_answered_in_time(&self, ticket: &Ticket) -> bool {
-        let Some(deadline) = self.progress.deadline() else { return true };
-        deadline.saturating_duration_since(self.engine.clock.stamp()) >= 2 * ticket.word().took
+    /// served, since whoever is next has waited for almost as long as it may. A caller without a limit
+    /// may go away as others have.
+    fn is_in_time(&self, ticket: &Ticket) -> bool {
+        let word = ticket.word();
+        let likely_end = || word.left_after.map(|time| self.progress.started + time);
+        let Some(end) = self.progress.deadline().or_else(likely_end) else { return true };
+        end.saturating_duration_since(self.engine.clock.stamp()) >= 2 * word.took
     }
 
     fn contend(&mut self) {

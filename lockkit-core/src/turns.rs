@@ -50,6 +50,8 @@ pub(crate) struct Word {
     pub(crate) answered: Option<Instant>,
     /// How long the last answer took.
     pub(crate) took: Duration,
+    /// For how long the last caller that went away had waited.
+    pub(crate) left_after: Option<Duration>,
 }
 
 impl Turns {
@@ -140,7 +142,7 @@ impl Ticket {
         let mut word = lock(&self.queue.word);
         let answered = word.answered.max(Some(asked));
         let took = now.saturating_duration_since(asked);
-        *word = Word { unanswered: None, failed: false, answered, took };
+        *word = Word { unanswered: None, failed: false, answered, took, ..*word };
     }
 
     /// Tells those behind that there is no answer to what was asked then. Another waiter may have had
@@ -150,6 +152,11 @@ impl Ticket {
         let since = word.answered.map_or(asked, |answered| answered.max(asked));
         _ = word.unanswered.get_or_insert(since);
         word.failed = true;
+    }
+
+    /// Tells those behind for how long somebody has waited who has gone away.
+    pub(crate) fn is_left_after(&self, time: Duration) {
+        lock(&self.queue.word).left_after = Some(time);
     }
 
     /// Tells those behind that nobody could hear before that.

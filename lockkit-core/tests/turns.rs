@@ -148,30 +148,65 @@ async fn settle() {
 /// would be served.
 #[tokio::test(start_paused = true)]
 async fn a_line_that_is_too_long_is_served_as_fast_as_any() {
-    const PATIENCE: Duration = Duration::from_secs(5);
+    let (served, asks) = rushed(|lock: Lock| async move {
+        let begun = Instant::now();
+        let outcome = lock.acquire_timeout(PATIENCE).await;
+        if let Err(error) = &outcome {
+            assert!(matches!(error, Error::TimedOut { .. }), "{error:?}");
+            assert_eq!(begun.elapsed(), PATIENCE);
+        }
+        outcome.ok()
+    })
+    .await;
+    assert!(served > 55, "{served} in a minute");
+    assert!(asks < 2 * served, "{asks} asks");
+}
+
+/// How long they wait is to be seen only from those who have gone.
+#[tokio::test(start_paused = true)]
+async fn so_is_one_whose_people_go_away_by_themselves() {
+    let (served, asks) = rushed(|lock: Lock| async move {
+        let waiting = timeout(PATIENCE, lock.acquire());
+        waiting.await.ok().map(Result::unwrap)
+    })
+    .await;
+    assert!(served > 45, "{served} in a minute");
+    assert!(asks < 2 * served, "{asks} asks");
+}
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How many get a lock when four come in the time in which one is served, for a minute; and how
+/// often it was asked for. Whoever waits without a limit has it before others have gone twice.
+async fn rushed<F>(acquire: impl Fn(Lock) -> F) -> (usize, usize)
+where
+    F: Future<Output = Option<LockGuard>> + Send + 'static,
+{
     let backend = Unordered::default();
     *backend.health.lock().unwrap() = Health::Slow;
     let lock = Locker::builder(backend.clone()).ttl(LEASE).build().unwrap().lock("a").unwrap();
     let mut crowd = JoinSet::new();
-    // Four come in the time in which one is served.
-    for _ in 0..240 {
-        let lock = lock.clone();
+    let mut patient = None;
+    for number in 0..240 {
+        if number == 120 {
+            let (lock, begun) = (lock.clone(), Instant::now());
+            patient = Some(tokio::spawn(async move {
+                lock.acquire().await.unwrap().release().await.unwrap();
+                begun.elapsed()
+            }));
+        }
+        let acquiring = acquire(lock.clone());
         crowd.spawn(async move {
-            let begun = Instant::now();
-            match lock.acquire_timeout(PATIENCE).await {
-                Ok(guard) => guard.release().await.is_ok(),
-                Err(error) => {
-                    assert!(matches!(error, Error::TimedOut { .. }), "{error:?}");
-                    assert_eq!(begun.elapsed(), PATIENCE);
-                    false
-                }
+            match acquiring.await {
+                Some(guard) => guard.release().await.is_ok(),
+                None => false,
             }
         });
         sleep(Duration::from_millis(250)).await;
     }
     let served = crowd.join_all().await.into_iter().filter(|served| *served).count();
-    assert!(served > 55, "{served} in a minute");
-    assert!(backend.asks.load(Ordering::Relaxed) < 2 * served);
+    assert!(patient.unwrap().await.unwrap() < 3 * PATIENCE);
+    (served, backend.asks.load(Ordering::Relaxed))
 }
 
 #[tokio::test(start_paused = true)]

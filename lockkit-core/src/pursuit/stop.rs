@@ -132,7 +132,13 @@ impl Pursuit<'_> {
     pub(super) fn give_up<T>(&mut self, stop: Stop, caller: &mut Caller<Acquired>) -> Option<T> {
         let (name, driver) = (self.claim.name(), self.engine.driver.id());
         let error = match stop {
-            Stop::CallerGone => return None,
+            Stop::CallerGone => {
+                if let Some(ticket) = &self.progress.ticket {
+                    let now = self.engine.clock.stamp();
+                    ticket.is_left_after(now.saturating_duration_since(self.progress.started));
+                }
+                return None;
+            }
             Stop::ShutDown => self.engine.shut_down_error(),
             Stop::TimeIsUp => {
                 self.progress.tell_owner();

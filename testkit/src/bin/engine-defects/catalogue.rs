@@ -590,9 +590,16 @@ pub(crate) const DEFECTS: &[Defect] = &[
     Defect {
         what: "it is asked for a waiter that has no time left for an answer",
         file: "pursuit.rs",
-        sound: ">= 2 * ticket.word().took",
-        broken: ">= 0 * ticket.word().took",
+        sound: ">= 2 * word.took",
+        broken: ">= 0 * word.took",
         test: "a_line_that_is_too_long_is_served_as_fast_as_any",
+    },
+    Defect {
+        what: "a waiter without a limit is taken for one that stays",
+        file: "pursuit.rs",
+        sound: "|| word.left_after.map(",
+        broken: "|| None::<Duration>.map(",
+        test: "so_is_one_whose_people_go_away_by_themselves",
     },
     Defect {
         what: "a silence that nobody could have heard counts for those behind",
