@@ -85,7 +85,6 @@ impl<'a> Pursuit<'a> {
             // Until it is this claim's turn, those in front ask for it, too.
             if let Some(ticket) = self.progress.behind() {
                 let stop = {
-                    let is_limited = self.progress.deadline().is_some();
                     let mut has_stepped_aside = false;
                     // One for the whole wait: another would be the last in the line.
                     let mut turn = pin!(ticket.turn());
@@ -97,7 +96,7 @@ impl<'a> Pursuit<'a> {
                                     break Some(stop);
                                 }
                             }
-                            its = &mut turn, if !(is_limited && has_stepped_aside) => {
+                            its = &mut turn => {
                                 if has_stepped_aside || self.is_in_time(ticket) {
                                     ticket.take(its);
                                     break None;
@@ -250,7 +249,7 @@ impl<'a> Pursuit<'a> {
     /// Whether there is twice as much time left as the last answer took. What is answered too late is of
     /// no use, and keeps the backend from answering others: in a line that is too long nobody would be
     /// served, since whoever is next has waited for almost as long as it may. A caller without a limit
-    /// may go away as others have.
+    /// may go away as others have. But the last answer may have been a slow one, and nobody else there.
     fn is_in_time(&self, ticket: &Ticket) -> bool {
         let word = ticket.word();
         let likely_end = || word.left_after.map(|time| self.progress.started + time);

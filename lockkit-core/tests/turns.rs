@@ -174,6 +174,26 @@ async fn so_is_one_whose_people_go_away_by_themselves() {
     assert!(asks < 2 * served, "{asks} asks");
 }
 
+/// Each would have asked in vain, had the backend been as slow as it was before.
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_was_slow_is_asked_while_somebody_waits() {
+    let backend = Unordered::default();
+    *backend.health.lock().unwrap() = Health::Slow;
+    let lock = Locker::builder(backend.clone()).ttl(LEASE).build().unwrap().lock("a").unwrap();
+    let mut crowd = JoinSet::new();
+    for _ in 0..10 {
+        let lock = lock.clone();
+        crowd.spawn(async move {
+            lock.acquire_timeout(Duration::from_millis(1_500)).await.unwrap().release().await
+        });
+    }
+    settle().await;
+    *backend.health.lock().unwrap() = Health::Sound;
+    for released in crowd.join_all().await {
+        released.unwrap();
+    }
+}
+
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How many get a lock when four come in the time in which one is served, for a minute; and how

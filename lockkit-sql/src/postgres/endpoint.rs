@@ -101,6 +101,8 @@ impl Endpoint {
                 .max_lifetime(None)
                 .idle_timeout(None)
                 .acquire_timeout(CONNECT_LIMIT)
+                // It would warn as if a pool of the application's were short of connections.
+                .acquire_slow_threshold(CONNECT_LIMIT)
                 .after_connect(move |connection, _| {
                     let (endpoint, greets) = (endpoint.clone(), greets.clone());
                     Box::pin(async move {

@@ -595,6 +595,13 @@ pub(crate) const DEFECTS: &[Defect] = &[
         test: "a_line_that_is_too_long_is_served_as_fast_as_any",
     },
     Defect {
+        what: "who lets others go first is given up",
+        file: "pursuit.rs",
+        sound: "turn.set(ticket.turn());",
+        broken: "break Some(Stop::TimeIsUp);",
+        test: "a_backend_that_was_slow_is_asked_while_somebody_waits",
+    },
+    Defect {
         what: "a waiter without a limit is taken for one that stays",
         file: "pursuit.rs",
         sound: "|| word.left_after.map(",
